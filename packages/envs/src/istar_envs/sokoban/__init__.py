@@ -1,0 +1,1 @@
+"""Sokoban: rules, levels, solvers, pictures and the environments made of them."""

@@ -1,0 +1,222 @@
+"""Random levels: a carved room, targets, and a start found by playing backwards.
+
+Three rules choose the start. ``swaps`` and ``pulls`` follow the distributions of levels used in
+earlier work (spec §2.1, §2.2) with an exact breadth-first search in place of a depth-limited
+depth-first one; ``spread`` draws the optimum first, then a start with that optimum. Every draft is
+solved exactly before it is handed out.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final, Literal
+
+from istar_envs.errors import LevelGenerationFailed
+from istar_envs.seeding import CounterRng, derive_seed
+from istar_envs.sokoban.bits import cells_of, field_of
+from istar_envs.sokoban.board import Layout, State
+from istar_envs.sokoban.levels import Level, Split, canonical_hash, split_of
+from istar_envs.sokoban.retrograde import Distances, distances
+from istar_envs.sokoban.reverse import Rule, reverse_start
+from istar_envs.sokoban.deadlocks import dead_squares
+
+MAX_TRIES: Final = 4000
+"""Rooms tried before a request is given up; presets need a few, so only odd ranges fail."""
+_ROOMS = 200
+"""Rooms carved for one attempt; a preset needs a few to have enough floor."""
+_PICKS = 32
+"""Starts drawn from one room before it is given up for having none in the split."""
+_TURN = 0.35
+"""Probability that the carving walk draws a new direction."""
+_DIRECTIONS: Final = ((-1, 0), (1, 0), (0, -1), (0, 1))
+_STAMPS: Final = (
+    ((0, -1), (0, 0), (0, 1)),
+    ((-1, 0), (0, 0), (1, 0)),
+    ((0, -1), (0, 0), (1, 0)),
+    ((0, -1), (0, 0), (1, -1), (1, 0)),
+    ((0, 0), (0, 1), (1, 0)),
+)
+"""Cells opened around each stop of the carving walk, as (row, column) offsets."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """How a level is made.
+
+    Attributes:
+        height: Rows, border included.
+        width: Columns, border included.
+        num_boxes: Boxes and targets.
+        rule: How the start is chosen.
+        min_moves: Least optimum of a level.
+        max_moves: Greatest optimum of a level.
+        depth: Positions on the longest line of reverse play; ``spread`` needs none.
+        walk: Whether the player strolls away from the box at the end; not for ``spread``.
+        min_floor: Least number of floor cells.
+        patience: For ``spread``, rooms tried for the optimum drawn first; after them any other
+            optimum in the range will do.
+    """
+
+    height: int
+    width: int
+    num_boxes: int
+    rule: Rule | Literal["spread"]
+    min_moves: int
+    max_moves: int
+    depth: int = 0
+    walk: bool = False
+    min_floor: int = 0
+    patience: int = 0
+
+
+def generate(recipe: Recipe, seed: int, split: Split, level_id: str) -> Level:
+    """Make a level; equal arguments give equal levels in every process and thread.
+
+    Args:
+        recipe: What to make.
+        seed: Any integer.
+        split: Split that the level's canonical hash must fall in.
+        level_id: Name of the level.
+
+    Returns:
+        A level solved exactly, with an optimum in the recipe's range.
+
+    Raises:
+        LevelGenerationFailed: If no room had a fitting start, as when the range of optima is out
+            of reach for the size.
+    """
+    optima = CounterRng(derive_seed(seed, "optimum"))
+    wanted = _shuffled(optima, range(recipe.min_moves, recipe.max_moves + 1))
+    for attempt in range(MAX_TRIES):
+        rng = CounterRng(derive_seed(seed, "room", attempt))
+        level = _attempt(recipe, rng, split, wanted[: 1 if attempt < recipe.patience else None], level_id)
+        if level is not None:
+            return level
+    raise LevelGenerationFailed(
+        f"{level_id}: none of {MAX_TRIES} rooms of {recipe.height}×{recipe.width} with {recipe.num_boxes} "
+        f"box(es) has a {split} level with an optimum of {recipe.min_moves} to {recipe.max_moves} moves. "
+        f"Widen min_moves and max_moves or choose a larger preset."
+    )
+
+
+def _attempt(recipe: Recipe, rng: CounterRng, split: Split, wanted: list[int], level_id: str) -> Level | None:
+    """Make a level from one room, or return None if the room is no use."""
+    floor = _room(rng, recipe)
+    if not floor:
+        return None
+    starts = _spread_starts if recipe.rule == "spread" else _reverse_starts
+    for layout, start in starts(rng, floor, recipe, wanted):
+        level_hash = canonical_hash(layout, start)
+        if split_of(level_hash) != split:
+            continue
+        table = _table(layout)
+        num_moves = table.moves_left(start)
+        if num_moves is None or not recipe.min_moves <= num_moves <= recipe.max_moves:
+            continue
+        pushes = table.pushes_left(start)
+        return Level(layout, start, level_id, num_moves, pushes, dead_squares(layout), level_hash)
+    return None
+
+
+def _reverse_starts(
+    rng: CounterRng, floor: int, recipe: Recipe, wanted: list[int]
+) -> Iterator[tuple[Layout, State]]:
+    """Draw player and targets anywhere and yield the start that reverse play scores highest."""
+    player, *targets = _shuffled(rng, cells_of(floor))[: recipe.num_boxes + 1]
+    layout = _layout(recipe, floor, targets)
+    start = reverse_start(rng, layout, (player, *targets), recipe.rule, depth=recipe.depth, walk=recipe.walk)
+    if start is not None:
+        yield layout, start
+
+
+def _spread_starts(
+    rng: CounterRng, floor: int, recipe: Recipe, wanted: list[int]
+) -> Iterator[tuple[Layout, State]]:
+    """Draw targets that boxes can leave and yield starts with the first wanted optimum there is.
+
+    No box starts on a target.
+    """
+    targets = _shuffled(rng, cells_of(_pullable(floor, recipe.width)))[: recipe.num_boxes]
+    if len(targets) < recipe.num_boxes:
+        return
+    layout = _layout(recipe, floor, targets)
+    table = _table(layout)
+    sets = (table.positions(moves, ~layout.targets) for moves in wanted)
+    found = next(filter(None, sets), 0)
+    for _ in range(_PICKS if found else 0):
+        yield layout, table.pick(found, rng.below(found.bit_count()))
+
+
+def _table(layout: Layout) -> Distances:
+    """Return the table of a generated layout."""
+    table = distances(layout, layout.targets.bit_count())
+    if table is None:
+        raise ValueError(f"a recipe of {layout.height}×{layout.width} has too many boxes to be solved exactly")
+    return table
+
+
+def _layout(recipe: Recipe, floor: int, targets: list[int]) -> Layout:
+    """Wall in a floor."""
+    walls = (1 << recipe.height * recipe.width) - 1 & ~floor
+    return Layout(recipe.height, recipe.width, walls, field_of(targets))
+
+
+def _room(rng: CounterRng, recipe: Recipe) -> int:
+    """Carve rooms until one is large enough for the recipe; return its floor, 0 if none was."""
+    for _ in range(_ROOMS):
+        floor = carve_room(rng, recipe.height, recipe.width)
+        if floor.bit_count() >= max(recipe.min_floor, recipe.num_boxes + 2):
+            return floor
+    return 0
+
+
+def carve_room(rng: CounterRng, height: int, width: int) -> int:
+    """Carve a connected room by a random walk that opens cells around each stop.
+
+    Args:
+        rng: Source of randomness.
+        height: Rows, border included; at least 3.
+        width: Columns, border included; at least 3.
+
+    Returns:
+        Bit field of the floor.
+    """
+    stamps = _stamps(height, width)
+    row, col = 1 + rng.below(height - 1), 1 + rng.below(width - 1)
+    down, right = _DIRECTIONS[rng.below(4)]
+    floor = 0
+    for _ in range(int(1.7 * (height + width))):
+        word = rng.next_u64()
+        if word >> 40 < _TURN * 2**24:
+            down, right = _DIRECTIONS[word >> 38 & 3]
+        row = min(max(row + down, 1), height - 2)
+        col = min(max(col + right, 1), width - 2)
+        floor |= stamps[row * width + col][(word & 0xFFFFFFFF) * 5 >> 32]
+    return floor
+
+
+@lru_cache(maxsize=32)
+def _stamps(height: int, width: int) -> tuple[tuple[int, ...], ...]:
+    """Return for each cell the bit fields of the stamps around it, cut at the border."""
+
+    def cut(row: int, col: int, stamp: tuple[tuple[int, int], ...]) -> int:
+        opened = ((row + down, col + right) for down, right in stamp)
+        return sum(1 << r * width + c for r, c in opened if 0 < r < height - 1 and 0 < c < width - 1)
+
+    return tuple(
+        tuple(cut(row, col, stamp) for stamp in _STAMPS) for row in range(height) for col in range(width)
+    )
+
+
+def _pullable(floor: int, width: int) -> int:
+    """Return the cells from which a box can be pulled at least one step."""
+    found = 0
+    for step in (1, width):
+        found |= floor & (floor >> step & floor >> 2 * step | floor << step & floor << 2 * step)
+    return found
+
+
+def _shuffled(rng: CounterRng, items: Iterable[int]) -> list[int]:
+    """Return the items in random order."""
+    left = list(items)
+    return [left.pop(rng.below(len(left))) for _ in range(len(left))]

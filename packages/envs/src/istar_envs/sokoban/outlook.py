@@ -1,0 +1,58 @@
+"""What can still be reached from a state: moves to the goal, or a deadlock.
+
+Exact where the level's states can be tabulated; elsewhere only deadlocks that the dead-square and
+freeze tests prove. Searches nothing before the first question.
+"""
+
+from istar_envs.sokoban.board import State
+from istar_envs.sokoban.deadlocks import is_frozen_deadlock
+from istar_envs.sokoban.levels import Level
+from istar_envs.sokoban.retrograde import Distances, distances
+
+NO_NUMBER = -1
+"""Stands for a number that does not exist: Gymnasium's vector environments cannot mix None and integers."""
+
+
+class Outlook:
+    """Answers for the states of one level.
+
+    Args:
+        level: The level; its stored optimum answers for the start without any search.
+    """
+
+    __slots__ = ("_is_tabulated", "_level", "_table")
+
+    def __init__(self, level: Level) -> None:
+        self._level = level
+        self._table: Distances | None = None
+        self._is_tabulated: bool | None = None
+
+    def of(self, state: State) -> tuple[int, bool]:
+        """Judge one state.
+
+        Returns:
+            Length of a shortest solution in moves, or −1 if there is none or it is not known; and
+            whether the state is known to be unsolvable.
+        """
+        level = self._level
+        if level.num_moves is not None and state == level.start:
+            return level.num_moves, False
+        if self._is_tabulated is None:
+            self._table = distances(level.layout, level.start.boxes.bit_count())
+            self._is_tabulated = self._table is not None
+        if self._table is None:
+            return NO_NUMBER, self._is_provably_dead(state.boxes)
+        moves_left = self._table.moves_left(state)
+        return (NO_NUMBER, True) if moves_left is None else (moves_left, False)
+
+    def _is_provably_dead(self, boxes: int) -> bool:
+        layout, dead = self._level.layout, self._level.dead_squares
+        if boxes & dead:
+            return True
+        left = boxes & ~layout.targets
+        while left:
+            lowest = left & -left
+            if is_frozen_deadlock(layout, boxes, lowest.bit_length() - 1, dead):
+                return True
+            left ^= lowest
+        return False

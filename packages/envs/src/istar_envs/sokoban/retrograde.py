@@ -1,0 +1,250 @@
+"""Exact distance of every position of a small level, by retrograde analysis on big integers.
+
+A set of positions is one Python integer: position (player p, boxes b1, b2, …) on an n-cell grid is
+bit ``p + n·b1 + n²·b2 + …``, boxes in any order. Undoing a move is then a constant shift of the
+whole set, so one layer of the breadth-first search costs a few dozen big-integer operations
+whatever the number of positions in it. The grid is the bounding box of the floor.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import combinations
+from typing import Final
+
+from istar_envs.sokoban.bits import cells_of, nth_cell
+from istar_envs.sokoban.board import Layout, State
+
+MAX_TABLE_BITS: Final = 1 << 18
+"""Largest table that is built, in bits: 6×6 to 3 boxes, 8×8 and 10×10 to 2, and smaller floors."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Undo:
+    """How one forward action is undone on a set of positions.
+
+    Attributes:
+        walk: Right shift (left if negative) that takes the player one cell back.
+        guard: Positions whose player has a cell ahead inside the grid.
+        pulls: For each box, the positions where it stands ahead of the player, and the shift that
+            takes player and box one cell back.
+    """
+
+    walk: int
+    guard: int
+    pulls: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Grid:
+    """Masks that depend only on the size of the grid and the number of boxes.
+
+    Attributes:
+        num_cells: Cells of the grid.
+        num_boxes: Boxes on it.
+        distinct: Positions with no two pieces on one cell.
+        undo: How each action is undone.
+    """
+
+    num_cells: int
+    num_boxes: int
+    distinct: int
+    undo: tuple[_Undo, ...]
+
+    def positions(self, player: int, boxes: int) -> int:
+        """Return the positions with the player on one of some cells and every box on one of others."""
+        return _product(self.num_cells, [player] + [boxes] * self.num_boxes) & self.distinct
+
+
+def _product(num_cells: int, fields: list[int]) -> int:
+    """Return the positions whose every piece stands on a cell of its own field, clashes included."""
+    block, unit = fields[0], num_cells
+    for field in fields[1:]:
+        block = sum(block << cell * unit for cell in cells_of(field))
+        unit *= num_cells
+    return block
+
+
+@lru_cache(maxsize=64)
+def _grid(height: int, width: int, num_boxes: int) -> _Grid:
+    """Build the masks of a grid size; equal arguments share one object."""
+    n = height * width
+    everywhere = (1 << n) - 1
+
+    def at(cell: int, piece: int) -> int:
+        return _product(n, [1 << cell if other == piece else everywhere for other in range(num_boxes + 1)])
+
+    on = [[at(cell, piece) for piece in range(num_boxes + 1)] for cell in range(n)]
+    clash = 0
+    for pieces in on:
+        for first, second in combinations(pieces, 2):
+            clash |= first & second
+    undo = []
+    for down, right in ((-1, 0), (1, 0), (0, -1), (0, 1)):
+        offset = down * width + right
+        inside = [c for c in range(n) if 0 <= c // width + down < height and 0 <= c % width + right < width]
+        pulls = tuple(
+            (sum(on[cell][0] & on[cell + offset][piece] for cell in inside), offset * (1 + n**piece))
+            for piece in range(1, num_boxes + 1)
+        )
+        undo.append(_Undo(offset, sum(on[cell][0] for cell in inside), pulls))
+    return _Grid(n, num_boxes, (1 << n ** (num_boxes + 1)) - 1 & ~clash, tuple(undo))
+
+
+class Distances:
+    """Exact distance of every position of one layout; made by ``distances``.
+
+    Attributes:
+        max_moves: Largest optimum of any solvable position.
+    """
+
+    __slots__ = ("_cells", "_grid", "_planes", "_slots", "_solved", "_valid", "max_moves")
+
+    def __init__(self, layout: Layout, num_boxes: int, box: tuple[int, int, int, int]) -> None:
+        top, left, height, width = box
+        self._grid = _grid(height, width, num_boxes)
+        self._cells = tuple(
+            (top + row) * layout.width + left + col for row in range(height) for col in range(width)
+        )
+        slots = [0] * (layout.height * layout.width)
+        for slot, cell in enumerate(self._cells):
+            slots[cell] = slot
+        self._slots = tuple(slots)
+        floor = self._squeeze(~layout.walls)
+        self._valid = self._grid.positions(floor, floor)
+        self._solved = self._grid.positions(floor, self._squeeze(layout.targets))
+        planes: list[int] = []
+        moves = -1
+        for moves, layer in enumerate(self._layers()):
+            for bit in range((moves + 1).bit_length()):
+                if bit == len(planes):
+                    planes.append(0)
+                if moves + 1 >> bit & 1:
+                    planes[bit] |= layer
+        self.max_moves = moves
+        num_bytes = (self._valid.bit_length() + 7) // 8
+        self._planes = tuple(plane.to_bytes(num_bytes, "little") for plane in planes)
+
+    def moves_left(self, state: State) -> int | None:
+        """Return the number of moves of a shortest solution, or None if there is none."""
+        index = self._index(state)
+        byte, bit = index >> 3, index & 7
+        moves = 0
+        for weight, plane in enumerate(self._planes):
+            moves |= (plane[byte] >> bit & 1) << weight
+        return moves - 1 if moves else None
+
+    def pushes_left(self, state: State) -> int | None:
+        """Return the number of pushes of a push-optimal solution, or None if there is none."""
+        index = self._index(state)
+        guards = [undo.guard & self._valid for undo in self._grid.undo]
+        unseen, layer, pushes = self._valid & ~self._solved, self._solved, 0
+        while layer:
+            if layer >> index & 1:
+                return pushes
+            layer = self._pulled(layer, walk=False) & unseen
+            grown = 0
+            while layer != grown:
+                grown = layer
+                for undo, guard in zip(self._grid.undo, guards, strict=True):
+                    layer |= (layer >> undo.walk if undo.walk > 0 else layer << -undo.walk) & guard
+            unseen &= ~layer
+            pushes += 1
+        return None
+
+    def positions(self, moves: int, boxes: int) -> int:
+        """Return a set of positions for ``pick``.
+
+        Args:
+            moves: Optimum that the positions must have.
+            boxes: Bit field of board cells that the boxes may stand on.
+
+        Returns:
+            The set; 0 if there is no such position.
+        """
+        found = self._valid if moves <= self.max_moves else 0
+        for weight, plane in enumerate(self._planes):
+            bits = int.from_bytes(plane, "little")
+            found &= bits if moves + 1 >> weight & 1 else ~bits
+        cells = self._squeeze(boxes)
+        return found & self._grid.positions((1 << self._grid.num_cells) - 1, cells) if found else 0
+
+    def pick(self, positions: int, rank: int) -> State:
+        """Return the position of a set with ``rank`` smaller ones, 0 ≤ rank < ``bit_count()``."""
+        bit, player = divmod(nth_cell(positions, rank), self._grid.num_cells)
+        boxes = 0
+        for _ in range(self._grid.num_boxes):
+            bit, box = divmod(bit, self._grid.num_cells)
+            boxes |= 1 << self._cells[box]
+        return State(boxes, self._cells[player])
+
+    def _layers(self) -> Iterator[int]:
+        """Yield the solved positions, then those one move away, two moves, ….
+
+        Yields:
+            Sets of positions, none of them empty.
+        """
+        layer, unseen = self._solved, self._valid & ~self._solved
+        while layer:
+            yield layer
+            layer = self._pulled(layer, walk=True) & unseen
+            unseen ^= layer
+
+    def _pulled(self, layer: int, *, walk: bool) -> int:
+        """Return the grid positions from which one push (or move) leads into a set."""
+        found = 0
+        for undo in self._grid.undo:
+            before = 0
+            if walk:
+                before = layer >> undo.walk if undo.walk > 0 else layer << -undo.walk
+            for ahead, shift in undo.pulls:
+                pulled = layer & ahead
+                before |= pulled >> shift if shift > 0 else pulled << -shift
+            found |= before & undo.guard
+        return found
+
+    def _index(self, state: State) -> int:
+        """Return the bit of a position."""
+        slots, boxes, unit = self._slots, state.boxes, self._grid.num_cells
+        index, scale = slots[state.player], unit
+        while boxes:
+            low = boxes & -boxes
+            index += slots[low.bit_length() - 1] * scale
+            scale *= unit
+            boxes ^= low
+        return index
+
+    def _squeeze(self, field: int) -> int:
+        """Return the grid form of a bit field of the board."""
+        return sum(1 << slot for slot, cell in enumerate(self._cells) if field >> cell & 1)
+
+
+@lru_cache(maxsize=64)
+def distances(layout: Layout, num_boxes: int) -> Distances | None:
+    """Tabulate the optimum of every position of a layout.
+
+    The last few tables are kept, so asking again for the level just made costs nothing.
+
+    Args:
+        layout: Walls and targets; as many targets as boxes.
+        num_boxes: Number of boxes.
+
+    Returns:
+        The table, or None if it would take more than ``MAX_TABLE_BITS`` bits: the number of cells
+        of the floor's bounding box to the power ``num_boxes + 1``.
+
+    Raises:
+        ValueError: If the number of boxes is not the number of targets.
+    """
+    if num_boxes != layout.targets.bit_count():
+        raise ValueError(
+            f"{num_boxes} boxes for {layout.targets.bit_count()} targets: the numbers must agree"
+        )
+    floor = [cell for cell in range(layout.height * layout.width) if not layout.walls >> cell & 1]
+    rows = [cell // layout.width for cell in floor]
+    cols = [cell % layout.width for cell in floor]
+    top, left = min(rows), min(cols)
+    height, width = max(rows) - top + 1, max(cols) - left + 1
+    if (height * width) ** (num_boxes + 1) > MAX_TABLE_BITS:
+        return None
+    return Distances(layout, num_boxes, (top, left, height, width))

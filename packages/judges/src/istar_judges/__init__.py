@@ -1,0 +1,40 @@
+"""Verifiers, judges and preference pairs for episodes of language-model agents."""
+
+from istar_judges.base import Judge, Verifier
+from istar_judges.errors import JudgeError, JudgeRefused, JudgeUnavailable, VerdictUnreadable
+from istar_judges.pair_files import (
+    ChatMessage,
+    PreferenceExample,
+    preference_example,
+    read_pairs,
+    read_preference_examples,
+    write_pairs,
+    write_preference_examples,
+)
+from istar_judges.pairs import PairRule, PreferencePair, content_key, make_pairs, soft_target, weigh_pairs
+from istar_judges.verifiers import VERIFIERS, SokobanVerifier, make_verifier
+
+__all__ = [
+    "VERIFIERS",
+    "ChatMessage",
+    "Judge",
+    "JudgeError",
+    "JudgeRefused",
+    "JudgeUnavailable",
+    "PairRule",
+    "PreferenceExample",
+    "PreferencePair",
+    "SokobanVerifier",
+    "VerdictUnreadable",
+    "Verifier",
+    "content_key",
+    "make_pairs",
+    "make_verifier",
+    "preference_example",
+    "read_pairs",
+    "read_preference_examples",
+    "soft_target",
+    "weigh_pairs",
+    "write_pairs",
+    "write_preference_examples",
+]

@@ -1,0 +1,136 @@
+"""Trajectories into one batch of rows with keys.
+
+Layout of a row: left padding, prompt | response, right padding; all rows meet at ``|``, so only the
+last columns need logits. Padding rows have weight 0.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from istar_trainer.records import Step, Trajectory
+
+
+@dataclass(frozen=True, slots=True)
+class StepBatch:
+    """Rows = environment steps.
+
+    Attributes:
+        input_ids: Token ids, padded with 0.
+        attention_mask: True where a real token stands.
+        response_mask: True where a sampled, trainable token stands.
+        sampler_logprobs: As the sampler reported them, nats; 0 elsewhere.
+        trajectory_index: Trajectory of each row, 0 … trajectories-1.
+        step_index: Number of the step inside its trajectory.
+        group_index: Group of each row, 0 … groups-1.
+        weights: 1 for real rows, 0 for padding rows.
+        snapshot_id: Version of the weights that sampled all rows.
+    """
+
+    input_ids: Int[Tensor, "rows seq"]
+    attention_mask: Bool[Tensor, "rows seq"]
+    response_mask: Bool[Tensor, "rows seq"]
+    sampler_logprobs: Float[Tensor, "rows seq"]
+    trajectory_index: Int[Tensor, " rows"]
+    step_index: Int[Tensor, " rows"]
+    group_index: Int[Tensor, " rows"]
+    weights: Float[Tensor, " rows"]
+    snapshot_id: int
+
+    def __len__(self) -> int:
+        return self.input_ids.shape[0]
+
+    def select(self, rows: Int[Tensor, " some"]) -> "StepBatch":
+        """Return the given rows, in the given order."""
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        picked: dict[str, Any] = {k: v[rows] if isinstance(v, Tensor) else v for k, v in values.items()}
+        return StepBatch(**picked)
+
+
+def collate(trajectories: Sequence[Trajectory], group_ids: Sequence[str]) -> StepBatch:
+    """Lay the steps of trajectories out as rows.
+
+    Args:
+        trajectories: In the order that ``trajectory_index`` will count; failed ones get no rows.
+        group_ids: In the order that ``group_index`` will count.
+
+    Returns:
+        One row per step of every trajectory that did not fail.
+
+    Raises:
+        ValueError: If there is no step at all, or trajectories come from different snapshots.
+    """
+    keyed = [
+        (trajectory_index, step_index, group_ids.index(trajectory.group_id), step)
+        for trajectory_index, trajectory in enumerate(trajectories)
+        if not trajectory.failed
+        for step_index, step in enumerate(trajectory.steps)
+    ]
+    snapshots = {t.snapshot_id for t in trajectories}
+    if not keyed or len(snapshots) != 1:
+        raise ValueError(
+            f"cannot collate {len(keyed)} steps of snapshots {sorted(snapshots)}: need steps of one snapshot"
+        )
+    padded = pad_steps([step for *_, step in keyed])
+    keys = torch.tensor([key[:3] for key in keyed])
+    return StepBatch(
+        *padded,
+        trajectory_index=keys[:, 0],
+        step_index=keys[:, 1],
+        group_index=keys[:, 2],
+        weights=torch.ones(len(keyed)),
+        snapshot_id=snapshots.pop(),
+    )
+
+
+def pad_steps(
+    steps: Sequence[Step],
+) -> tuple[
+    Int[Tensor, "rows seq"], Bool[Tensor, "rows seq"], Bool[Tensor, "rows seq"], Float[Tensor, "rows seq"]
+]:
+    """Pad steps to a rectangle: prompts to the left, responses to the right.
+
+    Returns:
+        input_ids, attention_mask, response_mask and sampler_logprobs of ``StepBatch``.
+    """
+    prompt_width = max(len(s.prompt_ids) for s in steps)
+    width = prompt_width + max(len(s.response_ids) for s in steps)
+    ids = torch.zeros(len(steps), width, dtype=torch.int64)
+    attention = torch.zeros(len(steps), width, dtype=torch.bool)
+    response = torch.zeros(len(steps), width, dtype=torch.bool)
+    logprobs = torch.zeros(len(steps), width)
+    for row, step in enumerate(steps):
+        start = prompt_width - len(step.prompt_ids)
+        stop = prompt_width + len(step.response_ids)
+        ids[row, start:stop] = torch.tensor([*step.prompt_ids, *step.response_ids])
+        attention[row, start:stop] = True
+        response[row, prompt_width:stop] = True
+        logprobs[row, prompt_width:stop] = torch.tensor(list(step.sampler_logprobs))
+    return ids, attention, response, logprobs
+
+
+def micro_batches(batch: StepBatch, max_tokens: int) -> Iterator[Int[Tensor, " some"]]:
+    """Deal rows into micro-batches of similar length, equal rows side by side.
+
+    Args:
+        batch: The rows.
+        max_tokens: Padded tokens per micro-batch; a longer single row still gets one of its own.
+
+    Yields:
+        Row indices; every row exactly once.
+    """
+    lengths = batch.attention_mask.sum(dim=1).tolist()
+    rows = batch.input_ids.tolist()
+    order = sorted(range(len(rows)), key=lambda row: (lengths[row], rows[row], row))
+    chunk: list[int] = []
+    for row in order:
+        if chunk and lengths[row] * (len(chunk) + 1) > max_tokens:
+            yield torch.tensor(chunk)
+            chunk = []
+        chunk.append(row)
+    if chunk:
+        yield torch.tensor(chunk)

@@ -1,0 +1,100 @@
+"""Checkpoints: complete or absent, never half.
+
+A checkpoint is written beside its place and renamed into it, with a checksum of every file. All
+randomness derives from the run's seed and the iteration, so weights, optimizer states, the credit's
+memory and the iteration are everything.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from istar_trainer.errors import CheckpointMismatch, TrainingError
+
+_PREFIX = "iteration-"
+_SEAL = "seal.json"
+
+
+def save_checkpoint(folder: Path, iteration: int, state: dict[str, Any], *, keep: int) -> Path:
+    """Write the state of a run after ``iteration`` iterations, then drop the oldest checkpoints.
+
+    Args:
+        folder: Where checkpoints live.
+        iteration: Iterations done.
+        state: Nested plain values and tensors.
+        keep: How many checkpoints to keep.
+
+    Returns:
+        The checkpoint's folder.
+
+    Raises:
+        TrainingError: If it cannot be written; earlier checkpoints are intact.
+    """
+    target = folder / f"{_PREFIX}{iteration:08d}"
+    partial = folder / f".{target.name}.part"
+    try:
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+        torch.save(state, partial / "state.pt")
+        seal = {"iteration": iteration, "sha256": {"state.pt": _digest(partial / "state.pt")}}
+        (partial / _SEAL).write_text(json.dumps(seal), encoding="utf-8")
+        for path in (partial / "state.pt", partial / _SEAL, partial):
+            _sync(path)
+        shutil.rmtree(target, ignore_errors=True)
+        partial.replace(target)
+        _sync(folder)
+    except OSError as error:
+        raise TrainingError(
+            f"cannot write checkpoint {target}: {error.strerror}. Free space or change run_dir, then use "
+            "--resume; earlier checkpoints are intact."
+        ) from error
+    for old in list_checkpoints(folder)[:-keep]:
+        shutil.rmtree(old, ignore_errors=True)
+    return target
+
+
+def list_checkpoints(folder: Path) -> list[Path]:
+    """Return complete checkpoints, oldest first."""
+    return sorted(path for path in folder.glob(f"{_PREFIX}*") if (path / _SEAL).is_file())
+
+
+def load_checkpoint(path: Path) -> tuple[int, dict[str, Any]]:
+    """Read a checkpoint back.
+
+    Returns:
+        Iterations done, and the state.
+
+    Raises:
+        CheckpointMismatch: If a file is missing or does not match its checksum.
+    """
+    try:
+        seal = json.loads((path / _SEAL).read_text(encoding="utf-8"))
+        for name, digest in seal["sha256"].items():
+            if _digest(path / name) != digest:
+                raise CheckpointMismatch(
+                    f"checkpoint {path} is damaged: {name} does not match its checksum. Remove this folder; "
+                    "--resume then takes the checkpoint before it."
+                )
+        return int(seal["iteration"]), torch.load(path / "state.pt", weights_only=True)
+    except (OSError, ValueError, KeyError) as error:
+        raise CheckpointMismatch(
+            f"checkpoint {path} cannot be read: {error}. Remove this folder; --resume then takes the one before."
+        ) from error
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

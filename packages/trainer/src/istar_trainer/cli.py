@@ -1,0 +1,256 @@
+"""The command ``istar``: train, sft, eval, rollout, config, doctor, init-tiny, report.
+
+Every command answers ``--help``. A mistake ends with one line that says what, where and how to fix
+it, and exit code 2; Ctrl-C ends with 130.
+"""
+
+import logging
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import tyro
+from rich.console import Console
+from rich.logging import RichHandler
+
+from istar_envs.errors import IstarError, suggest
+from istar_trainer.config import RunConfig
+from istar_trainer.config_files import load_config
+
+_T = TypeVar("_T")
+_TYRO = (tyro.conf.AvoidSubcommands, tyro.conf.FlagConversionOff)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run the command line and exit with its code."""
+    sys.exit(run(list(sys.argv[1:] if argv is None else argv)))
+
+
+def run(argv: list[str]) -> int:
+    """Carry a command out.
+
+    Args:
+        argv: Arguments without the program name.
+
+    Returns:
+        Exit code: 0, 1 if ``doctor`` found a fault, 2 on a mistake, 130 when interrupted.
+    """
+    _configure_logging()
+    if not argv or argv[0] in ("-h", "--help"):
+        print(_usage())
+        return 0 if argv else 2
+    name, *rest = argv
+    if name not in _COMMANDS:
+        print(f"istar: unknown command {name!r}.{suggest(name, _COMMANDS)}", file=sys.stderr)
+        return 2
+    try:
+        return _COMMANDS[name](rest)
+    except IstarError as error:
+        print(f"istar {name}: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print(f"istar {name}: interrupted; go on with --resume", file=sys.stderr)
+        return 130
+
+
+def _train(argv: list[str]) -> int:
+    """Train from a configuration: istar train CONFIG [--resume] [--algorithm WORD] [--credit WORD] [--KEY VALUE]."""
+    from istar_trainer.pipeline import run_training
+    from istar_trainer.progress import Progress
+
+    resume = _take_flag(argv, "--resume")
+    config = _config(argv, "istar train")
+    with Progress() as progress:
+        report = run_training(config, resume=resume, progress=progress)
+        progress.note(f"report: {report}")
+    return 0
+
+
+def _sft(argv: list[str]) -> int:
+    """Only the warm start: istar sft CONFIG [--resume] [--KEY VALUE]; the policy is in RUN_DIR/warm_start."""
+    from istar_trainer.folder import RunFolder
+    from istar_trainer.pipeline import prepare_policy, use_threads
+    from istar_trainer.progress import Progress
+
+    resume = _take_flag(argv, "--resume")
+    config = _config(argv, "istar sft")
+    use_threads(config.threads)
+    with Progress() as progress:
+        path = prepare_policy(config, RunFolder(config.run_dir, config, resume=resume), progress)
+        progress.note(f"policy: {path}")
+    return 0
+
+
+@dataclass
+class EvalArgs:
+    """Evaluate a policy on a listed split."""
+
+    split: str = "test"
+    """Split to play."""
+    tasks: int = 100
+    """How many of its first tasks."""
+    policy: Path | None = None
+    """Policy folder; the run's trained policy by default."""
+
+
+def _eval(argv: list[str]) -> int:
+    """Evaluate a policy: istar eval CONFIG [--split test] [--tasks 100] [--policy DIR] [--KEY VALUE]."""
+    from istar_trainer.inspection import evaluate_policy
+
+    args, config = _args_and_config(EvalArgs, argv, "istar eval")
+    print(evaluate_policy(config, args.policy, split=args.split, count=args.tasks))
+    return 0
+
+
+@dataclass
+class RolloutArgs:
+    """Play tasks with a policy and write the episodes down."""
+
+    out: Path
+    """JSON-lines file to append episodes to."""
+    split: str = "train"
+    """Split to play; an endless one draws tasks from the seed."""
+    tasks: int = 10
+    """How many tasks."""
+    policy: Path | None = None
+    """Policy folder; the run's trained policy by default."""
+
+
+def _rollout(argv: list[str]) -> int:
+    """Record episodes: istar rollout CONFIG --out FILE [--split train] [--tasks 10] [--policy DIR]."""
+    from istar_trainer.inspection import record_episodes
+
+    args, config = _args_and_config(RolloutArgs, argv, "istar rollout")
+    print(record_episodes(config, args.policy, split=args.split, count=args.tasks, out=args.out))
+    return 0
+
+
+def _show_config(argv: list[str]) -> int:
+    """Print the resolved configuration as JSON: istar config CONFIG [--KEY VALUE]."""
+    print(_config(argv, "istar config").model_dump_json(indent=2))
+    return 0
+
+
+def _doctor(argv: list[str]) -> int:
+    """Print versions and devices and check that training with lr = 0 changes nothing."""
+    from istar_trainer.doctor import examine
+
+    tyro.cli(_no_arguments, prog="istar doctor", args=argv)
+    report, is_well = examine()
+    Console().print(report)
+    return 0 if is_well else 1
+
+
+@dataclass
+class InitTinyArgs:
+    """Make a tiny model and tokenizer for an environment."""
+
+    out: Path
+    """Folder to write, in Hugging Face layout."""
+    env: str = "istar/Sokoban-v0"
+    """Environment id."""
+    template: str = "bare-v1"
+    """Prompt template."""
+    hidden_size: int = 64
+    """Width."""
+    num_layers: int = 4
+    """Layers."""
+    num_heads: int = 4
+    """Attention heads."""
+    seed: int = 0
+    """Seed of the weights."""
+
+
+def _init_tiny(argv: list[str]) -> int:
+    """Make a tiny model: istar init-tiny --env ID --out DIR."""
+    from istar_trainer.inspection import make_tiny
+
+    args = tyro.cli(InitTinyArgs, prog="istar init-tiny", args=argv)
+    print(make_tiny(args))
+    return 0
+
+
+@dataclass
+class ReportArgs:
+    """Write the report of a run folder."""
+
+    run_dir: tyro.conf.Positional[Path]
+    """Run folder."""
+
+
+def _report(argv: list[str]) -> int:
+    """Write report.html of a run folder again: istar report RUN_DIR."""
+    from istar_trainer.report import build_report
+
+    print(build_report(tyro.cli(ReportArgs, prog="istar report", args=argv).run_dir))
+    return 0
+
+
+_COMMANDS: dict[str, Callable[[list[str]], int]] = {
+    "train": _train,
+    "sft": _sft,
+    "eval": _eval,
+    "rollout": _rollout,
+    "config": _show_config,
+    "doctor": _doctor,
+    "init-tiny": _init_tiny,
+    "report": _report,
+}
+
+
+def _config(argv: list[str], prog: str) -> RunConfig:
+    """Read ``CONFIG --algorithm WORD --credit WORD --KEY VALUE …``."""
+    algorithm, credit = _take_value(argv, "--algorithm"), _take_value(argv, "--credit")
+    has_file = bool(argv) and not argv[0].startswith("-")
+    path = Path(argv.pop(0)) if has_file else None
+    if path is None and not {"-h", "--help"} & set(argv):
+        raise _missing_config(prog)
+    default = RunConfig() if path is None else load_config(path, algorithm=algorithm, credit=credit)
+    return tyro.cli(RunConfig, prog=f"{prog} CONFIG", args=argv, default=default, config=_TYRO)
+
+
+def _args_and_config(kind: type[_T], argv: list[str], prog: str) -> tuple[_T, RunConfig]:
+    """Read a command's own options first; what is left belongs to the configuration."""
+    if {"-h", "--help"} & set(argv):
+        tyro.cli(kind, prog=f"{prog} CONFIG", args=["--help"])
+    own, rest = tyro.cli(kind, prog=prog, args=argv, return_unknown_args=True)
+    return own, _config(list(rest), prog)
+
+
+def _missing_config(prog: str) -> IstarError:
+    from istar_envs.errors import ConfigError
+
+    return ConfigError(
+        f"no configuration file given. Write {prog} CONFIG, for example configs/tiny_cpu.yaml."
+    )
+
+
+def _take_flag(argv: list[str], flag: str) -> bool:
+    found = flag in argv
+    while flag in argv:
+        argv.remove(flag)
+    return found
+
+
+def _take_value(argv: list[str], flag: str) -> str | None:
+    if flag not in argv or argv.index(flag) + 1 == len(argv):
+        return None
+    place = argv.index(flag)
+    argv.pop(place)
+    return argv.pop(place)
+
+
+def _no_arguments() -> None:
+    """Print versions and devices and check that training with lr = 0 changes nothing."""
+
+
+def _usage() -> str:
+    lines = [f"  {name:<10} {(command.__doc__ or '').strip()}" for name, command in _COMMANDS.items()]
+    return "usage: istar COMMAND …\n\n" + "\n".join(lines)
+
+
+def _configure_logging() -> None:
+    handler: Any = RichHandler(console=Console(stderr=True), show_path=False, show_time=False)
+    logging.basicConfig(level=logging.WARNING, format="%(message)s", handlers=[handler])

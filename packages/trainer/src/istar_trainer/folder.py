@@ -1,0 +1,146 @@
+"""A run folder: what a run leaves behind, written so that a crash loses nothing already there.
+
+``config.json env.json metrics.jsonl eval.jsonl credits.jsonl episodes.jsonl`` and the folders
+``model/ warm_start/ checkpoints/ policy/``.
+"""
+
+import json
+import os
+import platform
+import subprocess
+from collections.abc import Iterable, Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from istar_envs.errors import ConfigError
+from istar_trainer.config import RunConfig
+from istar_trainer.metrics import write_atomically
+
+_LINE_FILES = ("eval.jsonl", "credits.jsonl", "episodes.jsonl")
+_VERSIONS = ("istar-trainer", "istar-envs", "torch", "transformers", "tokenizers", "numpy", "gymnasium")
+
+
+class RunFolder:
+    """One run's folder.
+
+    Args:
+        path: The folder.
+        config: Resolved configuration of the run.
+        resume: Whether to go on with a run that is there.
+
+    Raises:
+        ConfigError: If the folder cannot be written, holds another run, or holds none to resume.
+    """
+
+    def __init__(self, path: Path, config: RunConfig, *, resume: bool) -> None:
+        self.path = path
+        stored = path / "config.json"
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            is_used = any(path.iterdir())
+        except OSError as error:
+            raise ConfigError(
+                f"cannot use run_dir {path}: {error.strerror}. Choose another folder."
+            ) from error
+        if is_used and not resume:
+            raise ConfigError(
+                f"run_dir {path} is not empty. Use --resume to go on with it, or another folder."
+            )
+        if resume and stored.exists():
+            require_same(stored, config)
+        write_atomically(stored, config.model_dump_json(indent=2) + "\n")
+        if not (path / "env.json").exists():
+            write_atomically(path / "env.json", json.dumps(describe_machine(), indent=2) + "\n")
+
+    def append(self, name: str, records: Iterable[Mapping[str, Any]]) -> None:
+        """Append JSON lines to one of the folder's files; they are on disk when this returns."""
+        try:
+            with (self.path / name).open("a", encoding="utf-8") as out:
+                for record in records:
+                    out.write(json.dumps(record, ensure_ascii=False) + "\n")
+                out.flush()
+                os.fsync(out.fileno())
+        except OSError as error:
+            raise ConfigError(
+                f"cannot write {self.path / name}: {error.strerror}. Free space or choose another run_dir; "
+                "what was written before is intact, and --resume goes on from the last checkpoint."
+            ) from error
+
+    def records(self, name: str) -> list[dict[str, Any]]:
+        """Read the complete lines of one of the folder's files; [] if it is not there."""
+        path = self.path / name
+        if not path.exists():
+            return []
+        *lines, _torn = path.read_text(encoding="utf-8").split("\n")
+        return [json.loads(line) for line in lines if line.strip()]
+
+    def rewind(self, iteration: int) -> None:
+        """Drop what was written at an iteration or later, so that it can be written again."""
+        for name in _LINE_FILES:
+            kept = [r for r in self.records(name) if r["iteration"] < iteration]
+            if (self.path / name).exists():
+                text = "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in kept)
+                write_atomically(self.path / name, text)
+
+
+def require_same(stored: Path, config: RunConfig) -> None:
+    """Refuse to resume a run under another configuration; only ``iterations`` may differ.
+
+    Raises:
+        ConfigError: If the stored configuration cannot be read or differs; names the keys.
+    """
+    try:
+        before = flatten(json.loads(stored.read_text(encoding="utf-8")))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"cannot read {stored}: {error}. Restore it or start a new run.") from error
+    now = flatten(config.model_dump(mode="json"))
+    free = {"iterations", "run_dir"}
+    changed = sorted(k for k in before.keys() | now.keys() if before.get(k) != now.get(k) and k not in free)
+    if changed:
+        shown = ", ".join(f"{k}: {before.get(k)!r} then, {now.get(k)!r} now" for k in changed[:5])
+        raise ConfigError(
+            f"cannot resume {stored.parent}: the configuration changed ({shown}). "
+            "Use the run's own configuration, or start a new run_dir."
+        )
+
+
+def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Turn nested mappings into one with dotted keys."""
+    flat: dict[str, Any] = {}
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            flat |= flatten(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat
+
+
+def describe_machine() -> dict[str, Any]:
+    """Say what the run ran on: versions, commit, hardware."""
+    import torch
+
+    return {
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "versions": {name: metadata.version(name) for name in _VERSIONS},
+        "commit": _commit(),
+        "cpus": os.cpu_count(),
+        "torch_threads": torch.get_num_threads(),
+        "gpus": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
+    }
+
+
+def _commit() -> str | None:
+    """Return the commit of the source tree, or None outside one."""
+    try:
+        found = subprocess.run(
+            ["git", "rev-parse", "HEAD"],
+            cwd=Path(__file__).parent,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return found.stdout.strip()

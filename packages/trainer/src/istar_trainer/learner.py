@@ -1,0 +1,182 @@
+"""Who owns a model and its optimizer: the protocol, and the one-process implementation.
+
+The training loop and the PRM know only ``Learner``. A loss is given as a function from the
+logprobs of some rows to a scalar, so that micro-batches can be summed without holding their graphs.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from istar_trainer.batch import StepBatch, micro_batches
+from istar_trainer.errors import NonFiniteLoss
+from istar_trainer.model import Forward, copy_weights, forward, load_weights
+
+RowLoss = Callable[[Forward, Int[Tensor, " some"]], Tensor]
+"""Maps the forward pass of some rows, and their indices in the batch, to their share of the loss."""
+TokenValue = Callable[[Forward, Int[Tensor, " some"]], Float[Tensor, "some seq"]]
+"""Maps the forward pass of some rows to one value per token."""
+
+
+class Learner(Protocol):
+    """Owns a model and its optimizer."""
+
+    def logprobs(self, batch: StepBatch) -> Float[Tensor, "rows seq"]:
+        """Log-probability of every response token under the current weights; no gradient."""
+        ...
+
+    def forward(self, batch: StepBatch, rows: Int[Tensor, " some"]) -> Forward:
+        """Run the model over some rows; carries gradient if grad mode is on."""
+        ...
+
+    def token_values(self, batch: StepBatch, value: TokenValue) -> Float[Tensor, "rows seq"]:
+        """Any per-token function of the model's logits; no gradient."""
+        ...
+
+    def backward(self, batch: StepBatch, loss: RowLoss, rows: Int[Tensor, " some"] | None = None) -> float:
+        """Accumulate the gradient of a loss that is a sum over rows; returns the loss."""
+        ...
+
+    def step(self) -> float:
+        """Clip, update the weights, clear the gradient; returns the norm before clipping."""
+        ...
+
+    def snapshot(self) -> dict[str, Tensor]:
+        """Return a copy of the weights."""
+        ...
+
+    def load(self, weights: dict[str, Tensor]) -> None:
+        """Replace the weights; the optimizer state stays."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Optimization:
+    """How weights are updated.
+
+    Attributes:
+        lr: AdamW learning rate.
+        weight_decay: AdamW weight decay.
+        grad_clip: Largest gradient norm.
+    """
+
+    lr: float
+    weight_decay: float
+    grad_clip: float
+
+
+class TorchLearner:
+    """A model and AdamW in this process.
+
+    Args:
+        model: Causal LM with fp32 master weights.
+        optimization: Learning rate and friends.
+        temperature: Divides the logits wherever logprobs are taken.
+        micro_batch_tokens: Padded tokens per forward pass.
+    """
+
+    def __init__(
+        self, model: nn.Module, optimization: Optimization, *, temperature: float, micro_batch_tokens: int
+    ) -> None:
+        self.model = model
+        self.optimization = optimization
+        self.temperature = temperature
+        self.micro_batch_tokens = micro_batch_tokens
+        self.optimizer = torch.optim.AdamW(
+            [p for p in model.parameters() if p.requires_grad],
+            lr=optimization.lr,
+            betas=(0.9, 0.999),
+            weight_decay=optimization.weight_decay,
+        )
+
+    def logprobs(self, batch: StepBatch) -> Float[Tensor, "rows seq"]:
+        """Log-probability of every response token under the current weights; no gradient."""
+        return self.token_values(batch, lambda out, _rows: out.logprobs())
+
+    def forward(self, batch: StepBatch, rows: Int[Tensor, " some"]) -> Forward:
+        """Run the model over some rows; carries gradient if grad mode is on."""
+        return forward(self.model, batch, rows, temperature=self.temperature)
+
+    @torch.no_grad()
+    def token_values(self, batch: StepBatch, value: TokenValue) -> Float[Tensor, "rows seq"]:
+        """Any per-token function of the model's logits; no gradient.
+
+        Args:
+            batch: Rows to score.
+            value: Gets the forward pass of some rows and their indices in the batch.
+
+        Returns:
+            The values of all rows, each in its place.
+        """
+        result = torch.zeros(batch.input_ids.shape)
+        for rows in micro_batches(batch, self.micro_batch_tokens):
+            result[rows] = value(self.forward(batch, rows), rows)
+        return result
+
+    def backward(self, batch: StepBatch, loss: RowLoss, rows: Int[Tensor, " some"] | None = None) -> float:
+        """Accumulate the gradient of a loss that is a sum over rows.
+
+        Args:
+            batch: All rows.
+            loss: Share of the loss of some rows; denominators must already be global.
+            rows: The rows to go over; all by default.
+
+        Returns:
+            The loss.
+
+        Raises:
+            NonFiniteLoss: If it is NaN or infinite; gradients are cleared, weights untouched.
+        """
+        total = 0.0
+        part = batch if rows is None else batch.select(rows)
+        for local in micro_batches(part, self.micro_batch_tokens):
+            value = loss(self.forward(part, local), local if rows is None else rows[local])
+            if not math.isfinite(value.item()):
+                self.optimizer.zero_grad(set_to_none=True)
+                raise NonFiniteLoss(
+                    f"the loss is {value.item()} on {len(local)} rows of snapshot {batch.snapshot_id}. "
+                    "The weights were not changed; lower the learning rate or look at the advantages."
+                )
+            if value.requires_grad:
+                value.backward()  # type: ignore[no-untyped-call]
+            total += value.item()
+        return total
+
+    def step(self) -> float:
+        """Clip, update the weights and clear the gradient.
+
+        Returns:
+            The gradient norm before clipping.
+
+        Raises:
+            NonFiniteLoss: If the gradient is NaN or infinite; weights untouched.
+        """
+        parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
+        norm = float(torch.nn.utils.clip_grad_norm_(parameters, self.optimization.grad_clip))
+        if not math.isfinite(norm):
+            self.optimizer.zero_grad(set_to_none=True)
+            raise NonFiniteLoss(f"the gradient norm is {norm}. The weights were not changed.")
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        return norm
+
+    def snapshot(self) -> dict[str, Tensor]:
+        """Return a copy of the weights."""
+        return copy_weights(self.model)
+
+    def load(self, weights: dict[str, Tensor]) -> None:
+        """Replace the weights; the optimizer state stays."""
+        load_weights(self.model, weights)
+
+    def state(self) -> dict[str, Any]:
+        """Return the optimizer's state for a checkpoint."""
+        return self.optimizer.state_dict()
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Restore the optimizer's state."""
+        self.optimizer.load_state_dict(state)

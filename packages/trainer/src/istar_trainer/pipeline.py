@@ -1,0 +1,177 @@
+"""A whole run: tiny model → warm start → evaluation → training → evaluation → report.
+
+Every stage leaves a folder or a line behind and is skipped when that is there already, so a run
+that was killed anywhere goes on with ``resume``.
+"""
+
+import logging
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from istar_trainer.config import RunConfig
+from istar_trainer.evaluate import evaluate, expert_baseline, listed_tasks, random_baseline
+from istar_trainer.folder import RunFolder
+from istar_trainer.learner import Optimization
+from istar_trainer.metrics import MetricsLog
+from istar_trainer.progress import Progress
+from istar_trainer.report import build_report
+from istar_trainer.setup import Run, make_env, make_learner, make_players, make_run, make_sampler
+from istar_trainer.sft import demonstrate, warm_start
+from istar_trainer.tiny import init_tiny
+from istar_trainer.train import train
+
+logger = logging.getLogger(__name__)
+
+
+def run_training(config: RunConfig, *, resume: bool, progress: Progress) -> Path:
+    """Carry a run out, or on.
+
+    Args:
+        config: The configuration.
+        resume: Go on with what is in ``config.run_dir``.
+        progress: Display.
+
+    Returns:
+        Path of the report.
+
+    Raises:
+        IstarError: If a stage cannot be carried out; what was written stays.
+    """
+    use_threads(config.threads)
+    folder = RunFolder(config.run_dir, config, resume=resume)
+    start = prepare_policy(config, folder, progress)
+    run = make_run(config, folder, start, progress, resume=resume)
+    try:
+        labels = {record["label"]: record for record in folder.records("eval.jsonl")}
+        if config.eval.test_tasks and "before" not in labels:
+            labels["before"] = evaluate_test(run, "before")
+        progress.start(config.iterations, completed=run.iteration)
+        train(run)
+        save_policy(run, start)
+        if config.eval.test_tasks and "after" not in labels:
+            labels["after"] = evaluate_test(run, "after")
+    finally:
+        run.close()
+    if config.eval.test_tasks:
+        progress.summary_table([labels["before"], labels["after"]])
+    return build_report(folder.path)
+
+
+def use_threads(threads: int) -> None:
+    """Set torch's threads and ask it for results that can be repeated bit for bit."""
+    if threads:
+        torch.set_num_threads(threads)
+    torch.use_deterministic_algorithms(True)
+
+
+def prepare_policy(config: RunConfig, folder: RunFolder, progress: Progress) -> Path:
+    """Return the folder of the policy that RL starts from; made on the first call.
+
+    Args:
+        config: Model and warm start.
+        folder: Where ``model/`` and ``warm_start/`` go.
+        progress: Display.
+    """
+    model = Path(config.model.path) if config.model.path else folder.path / "model"
+    if config.model.path is None:
+        make_once(model, lambda out: _init(config, out))
+    if not config.warm_start.enabled:
+        return model
+    warm = folder.path / "warm_start"
+    make_once(warm, lambda out: clone_expert(config, model, out, progress))
+    return warm
+
+
+def make_once(target: Path, make: Any) -> None:
+    """Make a folder completely or not at all; do nothing if it is there."""
+    if target.exists():
+        return
+    partial = target.with_name(f".{target.name}.part")
+    shutil.rmtree(partial, ignore_errors=True)
+    make(partial)
+    partial.replace(target)
+
+
+def clone_expert(config: RunConfig, model_path: Path, out: Path, progress: Progress) -> None:
+    """Warm-start a model on expert demonstrations and save it.
+
+    Args:
+        config: Environment, warm start, seed.
+        model_path: Where the model comes from.
+        out: Where the cloned policy goes, with its own ``metrics.jsonl``.
+        progress: Display.
+    """
+    settings = config.warm_start
+    learner, tokenizer = make_learner(model_path, config, Optimization(settings.lr, 0.0, 1.0))
+    env = make_env(config.env, "train")
+    steps = demonstrate(env, tokenizer, config.env, episodes=settings.levels, seed=config.seed)
+    env.close()
+    progress.note(f"warm start: {len(steps)} expert steps from {settings.levels} training tasks")
+    player = make_players(config, tokenizer)["dev"]
+    sampler = make_sampler(config, learner, tokenizer)
+    dev = make_env(config.env, "dev")
+    tasks = listed_tasks(dev, settings.eval_tasks)
+
+    def dev_success() -> float:
+        result = evaluate(player, sampler, tasks, temperature=config.eval.temperature, seed=config.eval.seed)
+        return result.success_rate
+
+    with MetricsLog(out) as log:
+
+        def report(update: int, values: dict[str, float]) -> None:
+            log.write(update, values)
+            progress.note(
+                f"warm start: update {update}, loss {values['sft/loss']:.3f}, "
+                f"dev success {values['sft/dev_success_rate']:.1%}"
+            )
+
+        warm_start(learner, steps, settings, seed=config.seed, dev_success=dev_success, report=report)
+    player.close()
+    dev.close()
+    learner.model.save_pretrained(out)  # type: ignore[operator]
+    tokenizer.save_pretrained(out)
+
+
+def evaluate_test(run: Run, label: str) -> dict[str, Any]:
+    """Evaluate on the test list, next to random and optimal play; recorded in ``eval.jsonl``."""
+    count = run.config.eval.test_tasks
+    result = run.evaluate("test", count)
+    env = make_env(run.config.env, "test")
+    tasks = listed_tasks(env, count)
+    baselines = {
+        "random": random_baseline(env, tasks, seed=run.config.eval.seed).success_rate,
+        "optimal": expert_baseline(env, tasks).success_rate,
+    }
+    env.close()
+    return run.record_evaluation(result, "test", label, baselines)
+
+
+def save_policy(run: Run, start: Path) -> None:
+    """Save the trained policy as ``policy/`` in Hugging Face layout."""
+
+    def write(out: Path) -> None:
+        run.policy.model.save_pretrained(out)  # type: ignore[operator]
+        for path in start.glob("tokenizer*"):
+            shutil.copy2(path, out / path.name)
+        for path in start.glob("*.jinja"):
+            shutil.copy2(path, out / path.name)
+
+    make_once(run.folder.path / "policy", write)
+
+
+def _init(config: RunConfig, out: Path) -> None:
+    env = make_env(config.env, "train")
+    init_tiny(
+        env,
+        out,
+        template=config.env.template,
+        window=config.env.window,
+        hidden_size=config.model.hidden_size,
+        num_layers=config.model.num_layers,
+        num_heads=config.model.num_heads,
+        seed=config.seed,
+    )
+    env.close()

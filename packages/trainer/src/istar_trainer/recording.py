@@ -1,0 +1,161 @@
+"""What one iteration leaves in the run folder: metrics, and trajectories with their credit."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from istar_trainer.credit import BatchOutcomes, StepCredit
+from istar_trainer.prm import Pairs
+from istar_trainer.records import Group, Trajectory
+from istar_trainer.update import PolicyBatch
+
+
+@dataclass(frozen=True, slots=True)
+class IterationRecord:
+    """Everything that was decided in one iteration.
+
+    Attributes:
+        iteration: Counted from 0.
+        groups: What was played.
+        outcomes: What the judge said.
+        pairs: What the PRM learnt from.
+        data: Rows, old logprobs and advantages.
+        outcome_advantages: A^E of each trajectory.
+        credit: Step part.
+        update: Metrics of the policy update.
+    """
+
+    iteration: int
+    groups: Sequence[Group]
+    outcomes: BatchOutcomes
+    pairs: Pairs
+    data: PolicyBatch
+    outcome_advantages: Float[Tensor, " trajectories"]
+    credit: StepCredit
+    update: dict[str, float]
+
+    @property
+    def trajectories(self) -> list[Trajectory]:
+        """All trajectories in the order of the batch."""
+        return [t for group in self.groups for t in group.trajectories]
+
+
+def iteration_metrics(record: IterationRecord) -> dict[str, float]:
+    """Return what follows from an iteration's records."""
+    return {
+        **_env_metrics(record.trajectories),
+        **_rollout_metrics(record),
+        **_outcome_metrics(record),
+        **_mismatch_metrics(record.data),
+        **record.credit.metrics,
+        **record.update,
+    }
+
+
+def credit_records(record: IterationRecord, count: int) -> Iterator[dict[str, Any]]:
+    """Yield the first trajectories with the credit of each step, for ``credits.jsonl``.
+
+    Successes and failures alternate as far as both exist, so that both can be looked at.
+    """
+    batch, trajectories = record.data.batch, record.trajectories
+    outcome_part = record.outcome_advantages[batch.trajectory_index]
+    for index in _alternate(trajectories)[:count]:
+        trajectory = trajectories[index]
+        own = (batch.trajectory_index == index).nonzero().squeeze(1)
+        rows: list[int] = own[batch.step_index[own].argsort()].tolist()
+        has_outcome = bool(record.outcomes.has_outcome[index])
+        yield {
+            "iteration": record.iteration,
+            "group_id": trajectory.group_id,
+            "trajectory_id": trajectory.id,
+            "outcome": float(record.outcomes.values[index]) if has_outcome else None,
+            "outcome_advantage": float(record.outcome_advantages[index]),
+            "episode": trajectory.episode.to_dict(),
+            "steps": [
+                {
+                    "implicit_reward": float(record.credit.implicit_rewards[row]),
+                    "credit": float(record.credit.attributed[row]),
+                    "step_advantage": float(record.data.advantages[row] - outcome_part[row]),
+                    "advantage": float(record.data.advantages[row]),
+                }
+                for row in rows
+            ],
+        }
+
+
+def _alternate(trajectories: Sequence[Trajectory]) -> list[int]:
+    won = [i for i, t in enumerate(trajectories) if not t.failed and t.episode.success]
+    lost = [i for i, t in enumerate(trajectories) if not t.failed and not t.episode.success]
+    paired = [i for pair in zip(won, lost, strict=False) for i in pair]
+    return paired + won[len(paired) // 2 :] + lost[len(paired) // 2 :]
+
+
+def _env_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
+    episodes = [t.episode for t in trajectories if not t.failed]
+    won = [e for e in episodes if e.success]
+    lost = [e for e in episodes if not e.success]
+    steps = [t for e in episodes for t in e.transitions]
+    return {
+        "env/success_rate": len(won) / len(episodes),
+        "env/return_mean": _mean([e.episode_return for e in episodes]),
+        "env/episode_steps_mean": _mean([len(e.transitions) for e in episodes]),
+        "env/episode_steps_success": _mean([len(e.transitions) for e in won]),
+        "env/episode_steps_failure": _mean([len(e.transitions) for e in lost]),
+        "env/invalid_rate": _mean([not t.valid for t in steps]),
+    }
+
+
+def _rollout_metrics(record: IterationRecord) -> dict[str, float]:
+    trajectories = record.trajectories
+    steps = [s for t in trajectories for s in t.steps]
+    return {
+        "rollout/trajectories": len(trajectories),
+        "rollout/steps": len(steps),
+        "rollout/failed_frac": _mean([t.failed for t in trajectories]),
+        "rollout/truncated_frac": _mean([t.episode.end == "truncated" for t in trajectories]),
+        "rollout/tokens_generated": sum(len(s.response_ids) for s in steps),
+        "rollout/response_tokens_mean": _mean([len(s.response_ids) for s in steps]),
+        "rollout/response_tokens_success": _response_tokens(t for t in trajectories if t.episode.success),
+        "rollout/response_tokens_failure": _response_tokens(t for t in trajectories if not t.episode.success),
+        "rollout/unique_prompt_frac": len({tuple(s.prompt_ids) for s in steps}) / len(steps),
+        "rollout/snapshot_id": record.data.batch.snapshot_id,
+        "rollout/snapshot_lag": 0,
+    }
+
+
+def _outcome_metrics(record: IterationRecord) -> dict[str, float]:
+    judged = record.outcomes.values[record.outcomes.has_outcome]
+    with_pairs = set(record.outcomes.groups[record.pairs.preferred].tolist())
+    advantages = record.data.advantages[record.data.weights > 0].double()
+    step_part = record.credit.advantages[record.data.weights > 0].double()
+    variance = float(advantages.var(correction=0))
+    return {
+        "judge/no_verdict_frac": 1 - len(judged) / len(record.outcomes),
+        "judge/outcome_mean": float(judged.mean()) if len(judged) else float("nan"),
+        "pairs/num": len(record.pairs),
+        "pairs/group_frac": len(with_pairs) / len(record.groups),
+        "adv/share_step": float(step_part.var(correction=0)) / variance if variance > 0 else 0.0,
+    }
+
+
+def _mismatch_metrics(data: PolicyBatch) -> dict[str, float]:
+    """Compare what the sampler reported with what the learner computes for the same tokens."""
+    mask = data.batch.response_mask & (data.batch.weights > 0)[:, None]
+    change = (data.old_logprobs - data.batch.sampler_logprobs)[mask].double()
+    return {
+        "mismatch/abs_mean": float(change.abs().mean()),
+        "mismatch/abs_max": float(change.abs().max()),
+        "mismatch/k3": float((torch.expm1(change) - change).mean()),
+    }
+
+
+def _response_tokens(trajectories: Iterator[Trajectory]) -> float:
+    return _mean([len(s.response_ids) for t in trajectories for s in t.steps])
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else float("nan")

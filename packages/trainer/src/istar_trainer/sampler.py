@@ -1,0 +1,175 @@
+"""Token-in, token-out generation with log-probabilities.
+
+``LocalSampler`` runs in this process: equal prompts are read once, the key-value cache is kept per
+row, and only rows that have not ended are computed. Every draw comes from the request's own seed,
+so a result does not depend on what else is in the batch.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from istar_envs.seeding import CounterRng
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One reply to draw.
+
+    Attributes:
+        prompt_ids: Token ids to condition on; not empty.
+        seed: Seed of the draw.
+    """
+
+    prompt_ids: Sequence[int]
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """One drawn reply.
+
+    Attributes:
+        response_ids: Drawn tokens, end-of-sequence included when drawn.
+        logprobs: Log-probability of each, nats, at the sampling temperature.
+    """
+
+    response_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+
+
+class Sampler(Protocol):
+    """Draws replies from a snapshot of the policy."""
+
+    @property
+    def snapshot_id(self) -> int:
+        """Version of the weights in use."""
+        ...
+
+    def generate(self, requests: Sequence[Request], *, temperature: float) -> list[Completion]:
+        """Draw one reply per request, in the order of the requests."""
+        ...
+
+    def load(self, weights: dict[str, Tensor], snapshot_id: int) -> None:
+        """Take over new weights under a new version."""
+        ...
+
+
+class LocalSampler:
+    """Samples from a model in this process.
+
+    Args:
+        model: Causal LM. When it is the learner's own model, ``load`` copies nothing.
+        eos_token_id: Token that ends a reply.
+        max_new_tokens: Longest reply.
+        max_rows: Rows generated together; bounds the memory of the cache.
+    """
+
+    def __init__(
+        self, model: nn.Module, *, eos_token_id: int, max_new_tokens: int, max_rows: int = 512
+    ) -> None:
+        self.model = model
+        self.eos_token_id = eos_token_id
+        self.max_new_tokens = max_new_tokens
+        self.max_rows = max_rows
+        self._snapshot_id = 0
+
+    @property
+    def snapshot_id(self) -> int:
+        """Version of the weights in use."""
+        return self._snapshot_id
+
+    def load(self, weights: dict[str, Tensor], snapshot_id: int) -> None:
+        """Take over new weights under a new version."""
+        for name, value in self.model.state_dict().items():
+            if value.data_ptr() != weights[name].data_ptr():
+                value.copy_(weights[name])
+        self._snapshot_id = snapshot_id
+
+    @torch.no_grad()
+    def generate(self, requests: Sequence[Request], *, temperature: float) -> list[Completion]:
+        """Draw one reply per request.
+
+        Args:
+            requests: What to continue, with seeds.
+            temperature: Divides the logits; 0 takes the most likely token and reports the
+                log-probabilities of temperature 1.
+
+        Returns:
+            Completions in the order of the requests.
+        """
+        completions: list[Completion] = []
+        for start in range(0, len(requests), self.max_rows):
+            completions += self._generate(requests[start : start + self.max_rows], temperature)
+        return completions
+
+    def _generate(self, requests: Sequence[Request], temperature: float) -> list[Completion]:
+        rngs = [CounterRng(request.seed) for request in requests]
+        logits, cache, attention = self._read_prompts([tuple(r.prompt_ids) for r in requests])
+        tokens: list[list[int]] = [[] for _ in requests]
+        logprobs: list[list[float]] = [[] for _ in requests]
+        live = list(range(len(requests)))
+        for position in range(self.max_new_tokens):
+            drawn, drawn_logprobs = _draw(logits, [rngs[row].random() for row in live], temperature)
+            for row, token, logprob in zip(live, drawn.tolist(), drawn_logprobs.tolist(), strict=True):
+                tokens[row].append(token)
+                logprobs[row].append(logprob)
+            going = drawn != self.eos_token_id
+            live = [row for row, goes_on in zip(live, going.tolist(), strict=True) if goes_on]
+            if not live or position + 1 == self.max_new_tokens:
+                break
+            if len(live) < len(going):
+                cache.batch_select_indices(going.nonzero().squeeze(1))
+                drawn, attention = drawn[going], attention[going]
+            attention = nn.functional.pad(attention, (0, 1), value=1)
+            output = self.model(
+                input_ids=drawn[:, None],
+                attention_mask=attention,
+                position_ids=attention.sum(dim=1, keepdim=True) - 1,
+                past_key_values=cache,
+                use_cache=True,
+            )
+            logits = output.logits[:, -1]
+        return [Completion(tuple(t), tuple(p)) for t, p in zip(tokens, logprobs, strict=True)]
+
+    def _read_prompts(
+        self, prompts: Sequence[tuple[int, ...]]
+    ) -> tuple[Float[Tensor, "rows vocab"], Any, Int[Tensor, "rows seq"]]:
+        """Read each distinct prompt once, then give every row its own copy of the cache."""
+        places = {prompt: place for place, prompt in enumerate(dict.fromkeys(prompts))}
+        width = max(len(prompt) for prompt in places)
+        ids = torch.zeros(len(places), width, dtype=torch.int64)
+        attention = torch.zeros(len(places), width, dtype=torch.int64)
+        for prompt, place in places.items():
+            ids[place, width - len(prompt) :] = torch.tensor(prompt)
+            attention[place, width - len(prompt) :] = 1
+        output = self.model(
+            input_ids=ids,
+            attention_mask=attention,
+            position_ids=(attention.cumsum(dim=1) - 1).clamp(min=0),
+            logits_to_keep=1,
+            use_cache=True,
+        )
+        rows = torch.tensor([places[prompt] for prompt in prompts])
+        cache = output.past_key_values
+        cache.batch_select_indices(rows)
+        return output.logits[:, -1][rows], cache, attention[rows]
+
+
+def _draw(
+    logits: Float[Tensor, "rows vocab"], uniforms: Sequence[float], temperature: float
+) -> tuple[Int[Tensor, " rows"], Float[Tensor, " rows"]]:
+    """Draw one token per row by inverting the cumulative distribution, in fp32."""
+    logprobs = (logits.float() / (temperature or 1.0)).log_softmax(dim=1)
+    if temperature == 0:
+        drawn = logprobs.argmax(dim=1)
+    else:
+        cumulative = logprobs.double().exp().cumsum(dim=1)
+        thresholds = torch.tensor(uniforms, dtype=torch.float64)[:, None] * cumulative[:, -1:]
+        drawn = torch.searchsorted(cumulative, thresholds, right=True).squeeze(1)
+        drawn = drawn.clamp(max=logits.shape[1] - 1)
+    return drawn, logprobs.gather(1, drawn[:, None]).squeeze(1)

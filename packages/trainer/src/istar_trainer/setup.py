@@ -1,0 +1,338 @@
+"""Builds a run from its configuration and keeps its state between the lines of ``train.py``."""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+import istar_envs
+from istar_envs.seeding import derive_seed
+from istar_judges.pairs import make_pairs, weigh_pairs
+from istar_judges.verifiers import make_verifier
+from istar_trainer import config as cfg
+from istar_trainer.algorithms import Algorithm, make_algorithm
+from istar_trainer.batch import StepBatch
+from istar_trainer.checkpoint import list_checkpoints, load_checkpoint, save_checkpoint
+from istar_trainer.credit import BatchOutcomes, Credit, IstarCredit, NoCredit
+from istar_trainer.errors import StaleSnapshot
+from istar_trainer.evaluate import Evaluation, evaluate, listed_tasks
+from istar_trainer.folder import RunFolder
+from istar_trainer.learner import Optimization, TorchLearner
+from istar_trainer.metrics import MetricsLog, warn_if_contradictory
+from istar_trainer.model import Forward, load_model
+from istar_trainer.prm import ImplicitPrm, Pairs
+from istar_trainer.progress import Progress
+from istar_trainer.recording import IterationRecord, credit_records, iteration_metrics
+from istar_trainer.records import Group
+from istar_trainer.rollout import Player, Task, require_enough
+from istar_trainer.sampler import LocalSampler
+from istar_trainer.timing import Clock
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Run:
+    """A run's components and its state.
+
+    Attributes:
+        config: Everything that decides the run.
+        folder: Where it is recorded.
+        policy: The policy's learner.
+        sampler: Draws replies from the policy.
+        players: Plays the environment, by split.
+        algorithm: Outcome advantages and loss.
+        credit: Step credit; owns the PRM.
+        learners: All learners by name, for checkpoints.
+        log: Metrics sink.
+        progress: Display.
+        clock: Times of the iteration's parts.
+        iteration: Iterations done.
+    """
+
+    config: cfg.RunConfig
+    folder: RunFolder
+    policy: TorchLearner
+    sampler: LocalSampler
+    players: dict[str, Player]
+    algorithm: Algorithm
+    credit: Credit
+    learners: dict[str, TorchLearner]
+    log: MetricsLog
+    progress: Progress
+    clock: Clock = field(default_factory=Clock)
+    iteration: int = 0
+    entropy: float = 0.0
+    history: list[dict[str, float]] = field(default_factory=list)
+    warned: set[str] = field(default_factory=set)
+
+    def play(self) -> tuple[Group, ...]:
+        """Sample the iteration's groups with the present policy."""
+        rollout = self.config.rollout
+        tasks = [
+            Task(
+                f"{self.iteration}/{number}",
+                derive_seed(self.config.seed, "task", self.iteration, number) % 2**31,
+            )
+            for number in range(rollout.num_tasks)
+        ]
+        groups = self.players["train"].play(
+            tasks,
+            self.sampler,
+            group_size=rollout.group_size,
+            seed=derive_seed(self.config.seed, "rollout", self.iteration),
+            temperature=rollout.temperature,
+        )
+        require_enough(groups, rollout.max_failed_frac)
+        return groups
+
+    def judge(self, groups: Sequence[Group]) -> BatchOutcomes:
+        """Judge every trajectory; invalid steps cost ``rollout.invalid_penalty`` each."""
+        verifier = make_verifier(self.config.verifier, self.config.outcome)
+        episodes = [t.episode for group in groups for t in group.trajectories]
+        scores = [verifier(episode).score for episode in episodes]
+        penalties = [
+            self.config.rollout.invalid_penalty * sum(not t.valid for t in episode.transitions)
+            for episode in episodes
+        ]
+        sizes = [len(group.trajectories) for group in groups]
+        return BatchOutcomes(
+            values=torch.tensor(
+                [0.0 if s is None else s - p for s, p in zip(scores, penalties, strict=True)]
+            ),
+            has_outcome=torch.tensor([s is not None for s in scores]),
+            groups=torch.arange(len(groups)).repeat_interleave(torch.tensor(sizes)),
+            successes=torch.tensor([e.success for e in episodes]),
+        )
+
+    def pair(self, groups: Sequence[Group], outcomes: BatchOutcomes) -> Pairs:
+        """Form preference pairs inside each group, weighted over the whole batch."""
+        verifier = make_verifier(self.config.verifier, self.config.outcome)
+        found = [
+            make_pairs(
+                {t.id: verifier(t.episode) for t in group.trajectories},
+                group_id=group.id,
+                rule=self.config.prm.pair_rule,
+                content_keys={t.id: t.content_key for t in group.trajectories},
+            )
+            for group in groups
+        ]
+        pairs = weigh_pairs(found, self.config.prm.pair_weight)
+        return Pairs.of(pairs, [t.id for group in groups for t in group.trajectories])
+
+    def old_logprobs(self, batch: StepBatch) -> Float[Tensor, "rows seq"]:
+        """Score a batch with the policy that sampled it, and note its entropy.
+
+        Raises:
+            StaleSnapshot: If the batch was sampled by other weights than the present ones.
+        """
+        if batch.snapshot_id != self.sampler.snapshot_id:
+            raise StaleSnapshot(
+                f"the batch was sampled by snapshot {batch.snapshot_id}, but the policy is at "
+                f"{self.sampler.snapshot_id}. Sample again, or score it with the snapshot that sampled it."
+            )
+        entropy = torch.zeros(batch.input_ids.shape)
+
+        def value(out: Forward, rows: Int[Tensor, " some"]) -> Float[Tensor, "some seq"]:
+            entropy[rows] = out.entropy()
+            return out.logprobs()
+
+        logprobs = self.policy.token_values(batch, value)
+        self.entropy = float(entropy[batch.response_mask].double().mean())
+        return logprobs
+
+    def publish_policy(self) -> None:
+        """Hand the updated weights to the sampler under the next snapshot id."""
+        self.sampler.load(self.policy.model.state_dict(), self.sampler.snapshot_id + 1)
+
+    def finish_iteration(self, record: IterationRecord) -> None:
+        """Record the iteration, evaluate and checkpoint when it is time, and count it."""
+        values = {**iteration_metrics(record), "policy/entropy": self.entropy}
+        self.iteration += 1
+        is_last = self.iteration == self.config.iterations
+        if self.iteration % self.config.eval.every == 0 or is_last:
+            self.folder.append("credits.jsonl", credit_records(record, self.config.shown_trajectories))
+            with self.clock("eval"):
+                values |= self.evaluate_dev()
+        values |= self.clock.read()
+        self.log.write(record.iteration, values)
+        self._warn(values)
+        self.progress.update(record.iteration, values)
+        if self.iteration % self.config.checkpoint.every == 0 or is_last:
+            self.save()
+
+    def evaluate_dev(self) -> dict[str, float]:
+        """Measure success on the dev list; recorded in ``eval.jsonl`` too."""
+        result = self.evaluate("dev", self.config.eval.dev_tasks)
+        low, high = result.interval
+        self.record_evaluation(result, "dev", "dev", {})
+        return {
+            "eval/success_rate": result.success_rate,
+            "eval/success_low": low,
+            "eval/success_high": high,
+            "eval/num": result.num,
+        }
+
+    def evaluate(self, split: str, count: int) -> Evaluation:
+        """Play the first tasks of a split with the present policy."""
+        env = make_env(self.config.env, split)
+        result = evaluate(
+            self.players[split],
+            self.sampler,
+            listed_tasks(env, count),
+            temperature=self.config.eval.temperature,
+            seed=self.config.eval.seed,
+        )
+        env.close()
+        return result
+
+    def record_evaluation(
+        self, result: Evaluation, split: str, label: str, baselines: dict[str, float]
+    ) -> dict[str, Any]:
+        """Append a result to ``eval.jsonl`` and return the line."""
+        line = {
+            "iteration": self.iteration,
+            "split": split,
+            "label": label,
+            "success": result.successes,
+            "n": result.num,
+            "mean_steps": result.mean_steps,
+            "baselines": baselines,
+        }
+        self.folder.append("eval.jsonl", [line])
+        return line
+
+    def save(self) -> None:
+        """Write a checkpoint of the present state."""
+        state = {
+            "learners": {
+                n: {"weights": x.snapshot(), "optimizer": x.state()} for n, x in self.learners.items()
+            },
+            "credit": self.credit.state(),
+        }
+        save_checkpoint(
+            self.folder.path / "checkpoints", self.iteration, state, keep=self.config.checkpoint.keep
+        )
+
+    def restore(self) -> bool:
+        """Go back to the newest checkpoint, if there is one, and forget what was recorded after it."""
+        found = list_checkpoints(self.folder.path / "checkpoints")
+        if found:
+            self.iteration, state = load_checkpoint(found[-1])
+            for name, learner in self.learners.items():
+                learner.load(state["learners"][name]["weights"])
+                learner.load_state(state["learners"][name]["optimizer"])
+            self.credit.load_state(state["credit"])
+            self.sampler.load(self.policy.model.state_dict(), self.iteration)
+        return bool(found)
+
+    def close(self) -> None:
+        """Close environments and files."""
+        for player in self.players.values():
+            player.close()
+        self.log.close()
+
+    def _warn(self, values: dict[str, float]) -> None:
+        for text in warn_if_contradictory(values, self.history):
+            name = text.split(":", 1)[0]
+            if name not in self.warned:
+                logger.warning(text)
+                self.warned.add(name)
+        self.history = [*self.history[-50:], values]
+
+
+def make_env(config: cfg.EnvConfig, split: str) -> gym.Env[Any, Any]:
+    """Make the configured environment on a split (``train`` stands for ``env.train_split``)."""
+    name = config.train_split if split == "train" else split
+    return istar_envs.make(config.id, split=name, **config.kwargs)
+
+
+def make_learner(
+    model_path: Path, config: cfg.RunConfig, optimization: Optimization
+) -> tuple[TorchLearner, Any]:
+    """Load a model and give it an optimizer; returns the tokenizer too."""
+    model, tokenizer = load_model(model_path)
+    learner = TorchLearner(
+        model,
+        optimization,
+        temperature=config.rollout.temperature,
+        micro_batch_tokens=config.learner.micro_batch_tokens,
+    )
+    return learner, tokenizer
+
+
+def policy_optimization(config: cfg.RunConfig) -> Optimization:
+    """Optimizer settings of the policy during reinforcement learning."""
+    return Optimization(config.learner.lr, config.learner.weight_decay, config.learner.grad_clip)
+
+
+def make_players(config: cfg.RunConfig, tokenizer: Any) -> dict[str, Player]:
+    """Make one player per split."""
+    return {
+        split: Player(
+            partial(make_env, config.env, split),
+            tokenizer,
+            template=config.env.template,
+            window=config.env.window,
+            max_prompt_tokens=config.rollout.max_prompt_tokens,
+        )
+        for split in ("train", "dev", "test")
+    }
+
+
+def make_sampler(config: cfg.RunConfig, learner: TorchLearner, tokenizer: Any) -> LocalSampler:
+    """Make the in-process sampler of a learner's own model."""
+    return LocalSampler(
+        learner.model,
+        eos_token_id=tokenizer.eos_token_id,
+        max_new_tokens=config.rollout.max_response_tokens,
+    )
+
+
+def make_run(
+    config: cfg.RunConfig, folder: RunFolder, model_path: Path, progress: Progress, *, resume: bool
+) -> Run:
+    """Build a run.
+
+    Args:
+        config: The configuration.
+        folder: Its folder.
+        model_path: Weights that policy and PRM start from.
+        progress: Display.
+        resume: Go on from the newest checkpoint.
+    """
+    policy, tokenizer = make_learner(model_path, config, policy_optimization(config))
+    learners = {"policy": policy}
+    credit: Credit = NoCredit()
+    if isinstance(config.credit, cfg.IstarCredit):
+        prm_optimization = Optimization(config.prm.lr, config.prm.weight_decay, config.prm.grad_clip)
+        learners["prm"], _ = make_learner(model_path, config, prm_optimization)
+        with_centers = config.credit.center != "none" or config.credit.attribution != "as_published"
+        prm = ImplicitPrm(learners["prm"], policy, config.prm, with_centers=with_centers)
+        credit = IstarCredit(prm, policy, config.credit, config.prm)
+    run = Run(
+        config=config,
+        folder=folder,
+        policy=policy,
+        sampler=make_sampler(config, policy, tokenizer),
+        players=make_players(config, tokenizer),
+        algorithm=make_algorithm(config.algorithm),
+        credit=credit,
+        learners=learners,
+        log=MetricsLog(folder.path, config.tensorboard),
+        progress=progress,
+    )
+    if resume and run.restore():
+        run.log.close()
+    if resume:
+        folder.rewind(run.iteration)
+        run.log = MetricsLog(folder.path, config.tensorboard, resume_at=run.iteration)
+        run.history = []
+    return run

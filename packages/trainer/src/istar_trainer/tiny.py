@@ -1,0 +1,158 @@
+"""A tiny transformer and a tokenizer for one environment, made locally.
+
+Saved in the ordinary Hugging Face layout, so that everything downstream treats it like any other
+model. The tokenizer reads every non-letter as a token of its own, so a board has one token per
+cell, and falls back to bytes, so any text can be written.
+"""
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import torch
+from torch import nn
+
+from istar_envs.actions import format_reply
+from istar_envs.agent import Conversation, Message
+
+_END = "<|im_end|>"
+_PAD = "<|endoftext|>"
+_CHAT_TEMPLATE = (
+    "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n"
+    "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+def collect_text(env: gym.Env[Any, Any], *, template: str, window: int | None, episodes: int) -> list[str]:
+    """Play an environment at random and return every prompt and reply as text.
+
+    Args:
+        env: Environment that can be played in text.
+        template: Prompt template.
+        window: Past steps in each prompt.
+        episodes: How many episodes to play; the seeds are 0, 1, 2 …
+    """
+    texts = ["system user assistant"] * episodes
+    conversation = Conversation(env, template=template, window=window)
+    for seed in range(episodes):
+        conversation.reset(seed=seed)
+        env.action_space.seed(seed)
+        while not conversation.done:
+            texts += _contents(conversation.messages())
+            name = conversation.env.unwrapped.language.name(env.action_space.sample())  # type: ignore[attr-defined]
+            reply = format_reply((name,))
+            texts.append(reply)
+            conversation.respond(reply)
+    return texts
+
+
+def train_tokenizer(texts: Iterable[str], *, vocab_size: int = 512) -> Any:
+    """Train a byte-level BPE tokenizer in which every non-letter stands alone.
+
+    Args:
+        texts: What it should be good at.
+        vocab_size: Largest vocabulary; never below the 256 bytes and the control tokens.
+
+    Returns:
+        A Hugging Face fast tokenizer with a ChatML template.
+    """
+    from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(r"\p{L}+|[^\p{L}]"), behavior="isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=[_PAD, "<|im_start|>", _END],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    tokenizer.add_tokens([AddedToken(tag) for tag in ("<think>", "</think>", "<action>", "</action>")])
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        eos_token=_END,
+        pad_token=_PAD,
+        chat_template=_CHAT_TEMPLATE,
+        clean_up_tokenization_spaces=False,
+    )
+
+
+def make_model(
+    vocab_size: int, *, hidden_size: int, num_layers: int, num_heads: int, eos_token_id: int, seed: int
+) -> nn.Module:
+    """Make a small Qwen2 with random weights.
+
+    Args:
+        vocab_size: Tokens.
+        hidden_size: Width; a multiple of ``num_heads``.
+        num_layers: Layers.
+        num_heads: Attention heads.
+        eos_token_id: Token that ends a reply.
+        seed: Seed of the weights; torch's global generator is left as it was.
+    """
+    from transformers import Qwen2Config, Qwen2ForCausalLM
+
+    config = Qwen2Config(
+        vocab_size=vocab_size,
+        hidden_size=hidden_size,
+        intermediate_size=hidden_size * 8 // 3 // 8 * 8,
+        num_hidden_layers=num_layers,
+        num_attention_heads=num_heads,
+        num_key_value_heads=num_heads,
+        max_position_embeddings=4096,
+        tie_word_embeddings=True,
+        initializer_range=0.05,
+        bos_token_id=None,
+        eos_token_id=eos_token_id,
+        pad_token_id=0,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return Qwen2ForCausalLM(config).eval()
+
+
+def init_tiny(
+    env: gym.Env[Any, Any],
+    out: Path,
+    *,
+    template: str,
+    window: int | None,
+    hidden_size: int,
+    num_layers: int,
+    num_heads: int,
+    seed: int,
+) -> Path:
+    """Make a tiny model and tokenizer for an environment and save both.
+
+    Returns:
+        ``out``, a folder that ``AutoModelForCausalLM`` and ``AutoTokenizer`` load.
+    """
+    tokenizer = train_tokenizer(collect_text(env, template=template, window=window, episodes=50))
+    model = make_model(
+        len(tokenizer),
+        hidden_size=hidden_size,
+        num_layers=num_layers,
+        num_heads=num_heads,
+        eos_token_id=tokenizer.eos_token_id,
+        seed=seed,
+    )
+    model.save_pretrained(out)  # type: ignore[operator]
+    tokenizer.save_pretrained(out)
+    return out
+
+
+def _contents(messages: list[Message]) -> Iterator[str]:
+    for message in messages:
+        content = message["content"]
+        if isinstance(content, str):
+            yield content
+        else:
+            yield from (part["text"] for part in content if part["type"] == "text")

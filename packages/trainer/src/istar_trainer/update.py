@@ -1,0 +1,134 @@
+"""One batch into the policy: epochs over minibatches of whole trajectories."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from istar_envs.seeding import CounterRng
+from istar_trainer.batch import StepBatch
+from istar_trainer.config import LearnerConfig, LossConfig
+from istar_trainer.learner import Learner
+from istar_trainer.losses import (
+    RatioStats,
+    aggregate,
+    aggregation_weights,
+    clipped_policy_loss,
+    policy_log_ratios,
+    ratio_stats,
+)
+from istar_trainer.model import Forward
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyBatch:
+    """What the policy loss reads.
+
+    Attributes:
+        batch: Rows.
+        old_logprobs: Logprobs under the snapshot that sampled, no gradient.
+        advantages: A of each row.
+        weights: 1 for rows that count, 0 for padding rows and trajectories without a verdict.
+    """
+
+    batch: StepBatch
+    old_logprobs: Float[Tensor, "rows seq"]
+    advantages: Float[Tensor, " rows"]
+    weights: Float[Tensor, " rows"]
+
+
+def update_policy(
+    learner: Learner, data: PolicyBatch, loss: LossConfig, config: LearnerConfig, *, seed: int
+) -> dict[str, float]:
+    """Take ``epochs`` × ``minibatches`` optimizer steps on the clipped loss.
+
+    Args:
+        learner: The policy.
+        data: Rows with old logprobs and advantages.
+        loss: Ratio form, aggregation, clip range.
+        config: Epochs and minibatches.
+        seed: Seed of the dealing of trajectories.
+
+    Returns:
+        Metrics ``policy/…`` and ``ratio/…``; the ratio's are means over minibatches, its maximum is
+        the largest, and ``first_minibatch…`` must show no deviation, as nothing has moved yet.
+    """
+    losses: list[float] = []
+    norms: list[float] = []
+    stats: list[RatioStats] = []
+    for epoch in range(config.epochs):
+        for chosen in deal(data.batch.trajectory_index, config.minibatches, seed=seed + epoch):
+            value, found = _accumulate(learner, data, loss, data.weights * chosen)
+            losses.append(value)
+            stats.append(found)
+            norms.append(learner.step())
+    first = stats[0]
+    return {
+        "policy/loss": sum(losses) / len(losses),
+        "policy/grad_norm": sum(norms) / len(norms),
+        "policy/lr": config.lr,
+        "policy/approx_kl": stats[-1].approx_kl,
+        "ratio/mean": sum(s.mean for s in stats) / len(stats),
+        "ratio/max": max(s.max for s in stats),
+        "ratio/clip_low_frac": sum(s.clip_low_frac for s in stats) / len(stats),
+        "ratio/clip_high_frac": sum(s.clip_high_frac for s in stats) / len(stats),
+        "ratio/first_minibatch_max_dev": first.max_deviation,
+        "ratio/first_minibatch_clip_frac": first.clip_low_frac + first.clip_high_frac,
+    }
+
+
+def deal(
+    trajectory_index: Int[Tensor, " rows"], num_parts: int, *, seed: int
+) -> Iterator[Bool[Tensor, " rows"]]:
+    """Deal whole trajectories into parts at random.
+
+    Args:
+        trajectory_index: Trajectory of each row.
+        num_parts: Parts; at most one per trajectory.
+        seed: Seed of the shuffle, which depends on trajectory numbers and not on row order.
+
+    Yields:
+        Which rows belong to each part.
+    """
+    rng = CounterRng(seed)
+    order = sorted((rng.next_u64(), index) for index in sorted(set(trajectory_index.tolist())))
+    shuffled = torch.tensor([index for _, index in order])
+    for part in shuffled.tensor_split(min(num_parts, len(shuffled))):
+        yield torch.isin(trajectory_index, part)
+
+
+def _accumulate(
+    learner: Learner, data: PolicyBatch, loss: LossConfig, row_weights: Float[Tensor, " rows"]
+) -> tuple[float, RatioStats]:
+    batch = data.batch
+    token_weights = aggregation_weights(
+        batch.response_mask,
+        batch.trajectory_index,
+        row_weights,
+        mode=loss.aggregation,
+        constant=loss.constant_length if loss.aggregation == "constant" else None,
+    )
+    advantages = data.advantages[:, None].expand(batch.input_ids.shape)
+    log_ratios = torch.zeros(batch.input_ids.shape)
+
+    def share(out: Forward, rows: Int[Tensor, " some"]) -> Float[Tensor, ""]:
+        ratios = policy_log_ratios(
+            out.logprobs(), data.old_logprobs[rows], batch.response_mask[rows], form=loss.ratio
+        )
+        log_ratios[rows] = ratios.detach()
+        token_losses = clipped_policy_loss(
+            ratios,
+            advantages[rows],
+            clip_low=loss.clip_low,
+            clip_high=loss.clip_high,
+            dual_clip=loss.dual_clip,
+        )
+        return aggregate(token_losses, token_weights[rows])
+
+    value = learner.backward(batch, share, (row_weights > 0).nonzero().squeeze(1))
+    found = ratio_stats(
+        log_ratios, advantages, token_weights > 0, clip_low=loss.clip_low, clip_high=loss.clip_high
+    )
+    return value, found
