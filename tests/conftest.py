@@ -1,7 +1,61 @@
 """Shapes and types of the tensor modules are checked at run time while the tests run."""
 
+from pathlib import Path
+
+import pytest
 from jaxtyping import install_import_hook
 
-SHAPE_CHECKED = ("masked", "implicit_reward", "attribution", "advantages", "losses", "batch", "model")
+SHAPE_CHECKED = (
+    "masked",
+    "implicit_reward",
+    "attribution",
+    "advantages",
+    "losses",
+    "batch",
+    "model",
+    "sampler",
+    "learner",
+)
 
 install_import_hook([f"istar_trainer.{name}" for name in SHAPE_CHECKED], "beartype.beartype")
+
+
+@pytest.fixture(scope="session")
+def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny Sokoban model and tokenizer in Hugging Face layout."""
+    import istar_envs
+    from istar_trainer.tiny import init_tiny
+
+    out = tmp_path_factory.mktemp("tiny") / "model"
+    env = istar_envs.make("istar/Sokoban-v0")
+    return init_tiny(
+        env, out, template="bare-v1", window=0, hidden_size=16, num_layers=1, num_heads=2, seed=0
+    )
+
+
+@pytest.fixture(scope="session")
+def tiny_tokenizer(tiny_folder):
+    """The tokenizer of ``tiny_folder``."""
+    from istar_trainer.model import load_model
+
+    return load_model(tiny_folder)[1]
+
+
+@pytest.fixture(scope="session")
+def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a tiny run that was never interrupted."""
+    import torch
+
+    from istar_trainer.pipeline import run_training
+    from istar_trainer.progress import Progress
+    from tiny_run import tiny_config
+
+    folder = tmp_path_factory.mktemp("finished") / "run"
+    threads = torch.get_num_threads()
+    try:
+        with Progress() as progress:
+            run_training(tiny_config(folder), resume=False, progress=progress)
+    finally:
+        torch.use_deterministic_algorithms(False)
+        torch.set_num_threads(threads)
+    return folder

@@ -45,6 +45,13 @@ def test_make_gives_the_right_classes_and_passes_options() -> None:
     assert env.observation_space.shape == (64, 64, 3)
 
 
+@pytest.mark.parametrize("env_id", istar_envs.env_ids())
+def test_a_misspelt_option_is_answered_with_the_nearest_one(env_id: str) -> None:
+    with pytest.raises(EnvError, match=f"no option 'level' \\({env_id}\\).*Did you mean \"levels\""):
+        istar_envs.make(env_id, level="istar-6x6-1")
+    assert istar_envs.make(env_id, disable_env_checker=True, max_steps=3).unwrapped.max_steps == 3
+
+
 def test_a_misspelt_id_is_answered_with_the_nearest_one() -> None:
     with pytest.raises(UnknownEnv, match='Did you mean "istar/Sokoban-v0"'):
         istar_envs.make("istar/Sokoban-v1")

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from istar_envs.actions import Reply, parse_reply
-from istar_envs.episode import EndReason, Episode, ImageStore, Transition
+from istar_envs.episode import EndReason, Episode, ImageStore, Transition, valid_text
 from istar_envs.errors import ConfigError, ResetNeeded
 from istar_envs.language import InvalidAction, TextPlayable
 from istar_envs.templates import Part, Template, content_of, fill, load_template
@@ -136,6 +136,7 @@ class Conversation:
             ResetNeeded: If there is no running episode.
         """
         self._require_running()
+        reply = valid_text(reply)
         seen, state_key = self._seen[-1], str(self._info["state_key"])
         actions = self._native_actions(reply)
         if isinstance(actions, InvalidAction):

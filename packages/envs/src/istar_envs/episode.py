@@ -82,11 +82,14 @@ class Episode:
         return asdict(self)
 
     def to_json(self) -> str:
-        """Return one line of JSON that ``from_json`` reads back to an equal episode."""
-        return json.dumps(self.to_dict(), ensure_ascii=False, separators=(",", ":"))
+        """Return one line of JSON that ``from_json`` reads back to an equal episode.
+
+        Half of a surrogate pair, which no UTF-8 file can hold, is written as U+FFFD.
+        """
+        return valid_text(json.dumps(self.to_dict(), ensure_ascii=False, separators=(",", ":")))
 
     @classmethod
-    def from_json(cls, line: str) -> "Episode":
+    def from_json(cls, line: str | bytes) -> "Episode":
         """Read an episode from its JSON form.
 
         Raises:
@@ -135,6 +138,11 @@ class Scorer(Protocol):
 _EPISODE = TypeAdapter(Episode)
 
 
+def valid_text(text: str) -> str:
+    """Return text that UTF-8 can hold: lone surrogates become U+FFFD, everything else stays."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
 def write_episodes(path: Path, episodes: Iterable[Episode]) -> None:
     """Append episodes to a JSON-lines file, one per line."""
     with path.open("a", encoding="utf-8") as out:
@@ -149,7 +157,7 @@ def read_episodes(path: Path) -> Iterator[Episode]:
         ConfigError: If the file is missing or a line is not an episode; names the line.
     """
     try:
-        lines = path.open(encoding="utf-8")
+        lines = path.open("rb")
     except OSError as error:
         raise ConfigError(f"cannot read episodes: {path} ({error.strerror}). Check the path.") from error
     with lines:

@@ -4,11 +4,13 @@ Gymnasium 1.x loads no plug-ins by itself: ``import istar_envs`` registers, as d
 ``"istar_envs:istar/Sokoban-v0"`` form of ``gymnasium.make``.
 """
 
+import inspect
 from typing import Any
 
 import gymnasium as gym
+from gymnasium.envs.registration import load_env_creator
 
-from istar_envs.errors import UnknownEnv, suggest
+from istar_envs.errors import EnvError, UnknownEnv, suggest
 
 ENTRY_POINTS = {
     "istar/Sokoban-v0": (
@@ -21,6 +23,8 @@ ENTRY_POINTS = {
     ),
 }
 """Single and vectorised class of each environment id."""
+
+_GYM_OPTIONS = ("max_episode_steps", "disable_env_checker")
 
 
 def env_ids() -> tuple[str, ...]:
@@ -45,7 +49,7 @@ def register() -> None:
 
 
 def make(env_id: str, **options: Any) -> gym.Env[Any, Any]:
-    """Make an environment, as ``gymnasium.make`` does, with an error that helps with a misspelt id.
+    """Make an environment, as ``gymnasium.make`` does, with errors that help with a misspelt name.
 
     Args:
         env_id: An id of this package, with or without ``istar_envs:`` in front.
@@ -53,9 +57,13 @@ def make(env_id: str, **options: Any) -> gym.Env[Any, Any]:
 
     Raises:
         UnknownEnv: If there is no such id.
-        EnvError: If the environment does not accept its arguments.
+        EnvError: If there is no such option, or the environment does not accept its value.
     """
     name = env_id.removeprefix("istar_envs:")
     if name not in ENTRY_POINTS:
         raise UnknownEnv(f"no environment {env_id!r} (istar_envs.make).{suggest(name, ENTRY_POINTS)}")
+    accepted = {*inspect.signature(load_env_creator(ENTRY_POINTS[name][0])).parameters, *_GYM_OPTIONS}
+    for option in options:
+        if option not in accepted:
+            raise EnvError(f"no option {option!r} ({name}).{suggest(option, accepted)}")
     return gym.make(name, **options)

@@ -8,6 +8,7 @@ memory and the iteration are everything.
 import hashlib
 import json
 import os
+import pickle
 import shutil
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,10 @@ import torch
 from istar_trainer.errors import CheckpointMismatch, TrainingError
 
 _PREFIX = "iteration-"
+_STATE = "state.pt"
 _SEAL = "seal.json"
+_UNREADABLE = (OSError, ValueError, LookupError, TypeError, RuntimeError, EOFError, pickle.UnpicklingError)
+"""What broken JSON, a missing file or a foreign ``state.pt`` raise."""
 
 
 def save_checkpoint(folder: Path, iteration: int, state: dict[str, Any], *, keep: int) -> Path:
@@ -40,10 +44,10 @@ def save_checkpoint(folder: Path, iteration: int, state: dict[str, Any], *, keep
     try:
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
-        torch.save(state, partial / "state.pt")
-        seal = {"iteration": iteration, "sha256": {"state.pt": _digest(partial / "state.pt")}}
+        torch.save(state, partial / _STATE)
+        seal = {"iteration": iteration, "sha256": {_STATE: _digest(partial / _STATE)}}
         (partial / _SEAL).write_text(json.dumps(seal), encoding="utf-8")
-        for path in (partial / "state.pt", partial / _SEAL, partial):
+        for path in (partial / _STATE, partial / _SEAL, partial):
             _sync(path)
         shutil.rmtree(target, ignore_errors=True)
         partial.replace(target)
@@ -74,16 +78,17 @@ def load_checkpoint(path: Path) -> tuple[int, dict[str, Any]]:
     """
     try:
         seal = json.loads((path / _SEAL).read_text(encoding="utf-8"))
-        for name, digest in seal["sha256"].items():
-            if _digest(path / name) != digest:
-                raise CheckpointMismatch(
-                    f"checkpoint {path} is damaged: {name} does not match its checksum. Remove this folder; "
-                    "--resume then takes the checkpoint before it."
-                )
-        return int(seal["iteration"]), torch.load(path / "state.pt", weights_only=True)
-    except (OSError, ValueError, KeyError) as error:
+        iteration, digest = int(seal["iteration"]), seal["sha256"][_STATE]
+        if _digest(path / _STATE) != digest:
+            raise CheckpointMismatch(
+                f"checkpoint {path} is damaged: {_STATE} does not match its checksum. Remove this folder; "
+                "--resume then takes the checkpoint before it."
+            )
+        return iteration, torch.load(path / _STATE, weights_only=True)
+    except _UNREADABLE as error:
         raise CheckpointMismatch(
-            f"checkpoint {path} cannot be read: {error}. Remove this folder; --resume then takes the one before."
+            f"checkpoint {path} cannot be read: {error}. Remove this folder; --resume then takes the one "
+            "before it."
         ) from error
 
 

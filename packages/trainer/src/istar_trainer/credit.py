@@ -140,13 +140,15 @@ class IstarCredit:
             Step advantages and metrics.
         """
         self.prm.anchor()
-        before = self.prm.score(batch, old_logprobs)
+        scores_before = self._prm_config.update_order == "after" or not len(pairs)
+        before = self.prm.score(batch, old_logprobs, with_centers=None if scores_before else False)
         metrics = self.prm.update(batch, old_logprobs, pairs, len(outcomes), before)
-        after = self.prm.score(batch, old_logprobs) if len(pairs) else before
+        scores = before
         if len(pairs):
+            after = self.prm.score(batch, old_logprobs, with_centers=None if not scores_before else False)
             metrics["prm/pair_acc_in_sample"] = self.prm.accuracy(after, batch, pairs, len(outcomes))
-        scores = before if self._prm_config.update_order == "after" else after
-        self._pair_acc.append(metrics.get("prm/pair_acc", 0.0))
+            scores = before if scores_before else after
+            self._pair_acc.append(metrics["prm/pair_acc"])
         coefficient = self._coefficient()
         self._iterations += 1
         noise = self._measure_noise(batch, old_logprobs)
@@ -245,7 +247,8 @@ def _reward_metrics(scores: StepScores, batch: StepBatch, outcomes: BatchOutcome
     sums.index_add_(0, batch.trajectory_index[real], rewards[real].double())
     metrics["prm/score_abs_mean"] = _mean(sums.abs())
     degenerate = is_degenerate(outcomes.values, outcomes.groups, outcomes.has_outcome)
-    metrics["adv/degenerate_group_frac"] = _mean(degenerate.double())
+    num_degenerate = len(outcomes.groups[degenerate].unique())
+    metrics["adv/degenerate_group_frac"] = num_degenerate / len(outcomes.groups.unique())
     return metrics
 
 

@@ -68,17 +68,31 @@ class RunFolder:
             ) from error
 
     def records(self, name: str) -> list[dict[str, Any]]:
-        """Read the complete lines of one of the folder's files; [] if it is not there."""
+        """Read the complete lines of one of the folder's files; [] if it is not there.
+
+        Raises:
+            ConfigError: If a line is not JSON.
+        """
         path = self.path / name
         if not path.exists():
             return []
-        *lines, _torn = path.read_text(encoding="utf-8").split("\n")
-        return [json.loads(line) for line in lines if line.strip()]
+        *lines, _torn = path.read_bytes().split(b"\n")
+        try:
+            return [json.loads(line) for line in lines if line.strip()]
+        except ValueError as error:
+            raise ConfigError(
+                f"{path} is damaged: {error}. Remove the broken line, or start a new run_dir."
+            ) from error
 
-    def rewind(self, iteration: int) -> None:
-        """Drop what was written at an iteration or later, so that it can be written again."""
+    def rewind(self, iterations: int) -> None:
+        """Drop what was written after so many iterations, so that it can be written again.
+
+        Credits and episodes carry the number of the iteration they are from, counted from 0;
+        evaluations carry how many iterations were done.
+        """
         for name in _LINE_FILES:
-            kept = [r for r in self.records(name) if r["iteration"] < iteration]
+            last = iterations if name == "eval.jsonl" else iterations - 1
+            kept = [r for r in self.records(name) if r["iteration"] <= last]
             if (self.path / name).exists():
                 text = "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in kept)
                 write_atomically(self.path / name, text)
@@ -98,7 +112,9 @@ def require_same(stored: Path, config: RunConfig) -> None:
     free = {"iterations", "run_dir"}
     changed = sorted(k for k in before.keys() | now.keys() if before.get(k) != now.get(k) and k not in free)
     if changed:
-        shown = ", ".join(f"{k}: {before.get(k)!r} then, {now.get(k)!r} now" for k in changed[:5])
+        switched = tuple(k.removesuffix("type") for k in changed if k.endswith(".type"))
+        changed = [k for k in changed if k.endswith(".type") or not k.startswith(switched)]
+        shown = ", ".join(f"{k}: {before.get(k)!r} then, {now.get(k)!r} now" for k in changed)
         raise ConfigError(
             f"cannot resume {stored.parent}: the configuration changed ({shown}). "
             "Use the run's own configuration, or start a new run_dir."

@@ -104,8 +104,11 @@ def load_model(path: str | Path) -> tuple[nn.Module, Any]:
     Raises:
         ConfigError: If the folder holds no model, or the tokenizer has no chat template.
     """
+    from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers.utils import logging as transformers_logging
 
+    transformers_logging.disable_progress_bar()
     folder = Path(path)
     if not (folder / "config.json").is_file():
         raise ConfigError(
@@ -115,7 +118,7 @@ def load_model(path: str | Path) -> tuple[nn.Module, Any]:
     try:
         model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, local_files_only=True)
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-    except (OSError, ValueError, RuntimeError) as error:
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         raise ConfigError(f"cannot load the model in {folder}: {error}") from error
     if not tokenizer.chat_template or tokenizer.eos_token_id is None:
         raise ConfigError(f"the tokenizer in {folder} needs a chat template and an end-of-sequence token.")

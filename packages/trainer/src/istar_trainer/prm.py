@@ -99,17 +99,22 @@ class ImplicitPrm:
         old = self._policy.snapshot()
         self.learner.load({k: keep * v + (1 - keep) * old[k] for k, v in self.learner.snapshot().items()})
 
-    def score(self, batch: StepBatch, old_logprobs: Float[Tensor, "rows seq"]) -> StepScores:
+    def score(
+        self, batch: StepBatch, old_logprobs: Float[Tensor, "rows seq"], *, with_centers: bool | None = None
+    ) -> StepScores:
         """Score every step with the present π_φ.
 
         Args:
             batch: Rows sampled by π_old.
             old_logprobs: Their logprobs under π_old.
+            with_centers: Whether centres are wanted, which cost a forward pass of the policy; as this
+                PRM was built by default. ``score: centered_sum`` always needs them.
 
         Returns:
             Rewards, and centres if this PRM was built with them.
         """
-        needs_kl = self._with_centers or self._config.score == "centered_sum"
+        wanted = self._with_centers if with_centers is None else with_centers
+        needs_kl = wanted or self._config.score == "centered_sum"
         kl = torch.zeros_like(old_logprobs)
 
         def both(out: Forward, rows: Int[Tensor, " some"]) -> Float[Tensor, "some seq"]:
@@ -157,9 +162,8 @@ class ImplicitPrm:
         result, norm = first, 0.0
         for repeat in range(self._config.updates_per_iteration):
             if repeat:
-                result = self._pair_loss(
-                    self.score(batch, old_logprobs), batch, weights, pairs, num_trajectories
-                )
+                again = self.score(batch, old_logprobs, with_centers=False)
+                result = self._pair_loss(again, batch, weights, pairs, num_trajectories)
             norm = self._second_pass(batch, old_logprobs, weights, result.coefficients)
         return {**metrics, "prm/grad_norm": norm}
 

@@ -5,6 +5,7 @@ row, and only rows that have not ended are computed. Every draw comes from the r
 so a result does not depend on what else is in the batch.
 """
 
+import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -77,6 +78,9 @@ class LocalSampler:
         self.max_new_tokens = max_new_tokens
         self.max_rows = max_rows
         self._snapshot_id = 0
+        # transformers renamed this argument and output in 5.x
+        is_renamed = "cache" in inspect.signature(model.forward).parameters
+        self._cache_key = "cache" if is_renamed else "past_key_values"
 
     @property
     def snapshot_id(self) -> int:
@@ -130,8 +134,8 @@ class LocalSampler:
                 input_ids=drawn[:, None],
                 attention_mask=attention,
                 position_ids=attention.sum(dim=1, keepdim=True) - 1,
-                past_key_values=cache,
                 use_cache=True,
+                **{self._cache_key: cache},
             )
             logits = output.logits[:, -1]
         return [Completion(tuple(t), tuple(p)) for t, p in zip(tokens, logprobs, strict=True)]
@@ -155,7 +159,7 @@ class LocalSampler:
             use_cache=True,
         )
         rows = torch.tensor([places[prompt] for prompt in prompts])
-        cache = output.past_key_values
+        cache = output[self._cache_key]
         cache.batch_select_indices(rows)
         return output.logits[:, -1][rows], cache, attention[rows]
 

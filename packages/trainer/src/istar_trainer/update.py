@@ -108,7 +108,7 @@ def _accumulate(
         batch.trajectory_index,
         row_weights,
         mode=loss.aggregation,
-        constant=loss.constant_length if loss.aggregation == "constant" else None,
+        constant=float(loss.constant_length) if loss.aggregation == "constant" else None,
     )
     advantages = data.advantages[:, None].expand(batch.input_ids.shape)
     log_ratios = torch.zeros(batch.input_ids.shape)

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from istar_envs.errors import EnvError, ResetNeeded, suggest
 from istar_envs.sokoban.board import ACTION_NAMES, State, to_text
+from istar_envs.sokoban.cells import CHARS
 from istar_envs.sokoban.expert import expert_action
 from istar_envs.sokoban.game import Game, StepResult
 from istar_envs.sokoban.language import SokobanLanguage
@@ -114,9 +115,9 @@ class SokobanEnv(gym.Env[Observation, Any]):
         self.rewards = Rewards() if rewards is None else rewards
         self.renderer = Renderer(tile_size, coordinates=coordinates)
         self.render_mode = render_mode
-        self.language = SokobanLanguage()
         self.action_space = gym.spaces.Discrete(_NUM_ACTIONS)
-        self.observation_space = gym.spaces.Box(0, 6, (self.height, self.width), np.uint8)
+        self.observation_space = self._make_observation_space()
+        self.language = self._make_language()
         self._game: Game | None = None
         self._window: Window | None = None
 
@@ -243,6 +244,12 @@ class SokobanEnv(gym.Env[Observation, Any]):
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_window": None}
 
+    def _make_observation_space(self) -> gym.Space[Any]:
+        return gym.spaces.Box(0, len(CHARS) - 1, (self.height, self.width), np.uint8)
+
+    def _make_language(self) -> SokobanLanguage:
+        return SokobanLanguage()
+
     def _observe(self) -> Observation:
         codes = bytearray(self._running().codes)
         return np.frombuffer(codes, np.uint8).reshape(self.height, self.width)
@@ -305,14 +312,12 @@ class VisualSokobanEnv(SokobanEnv):
     Observation: uint8[height·tile_size, width·tile_size, 3], RGB. Everything else is the same.
     """
 
-    def __init__(
-        self, levels: str | Path | LevelSource = "istar-6x6-1", split: str = "train", **options: Any
-    ) -> None:
-        super().__init__(levels, split, **options)
-        self.language = SokobanLanguage(visual=True, coordinates=self.renderer.coordinates)
+    def _make_observation_space(self) -> gym.Space[Any]:
         size = self.renderer.tile_size
-        shape = (self.height * size, self.width * size, 3)
-        self.observation_space = gym.spaces.Box(0, 255, shape, np.uint8)
+        return gym.spaces.Box(0, 255, (self.height * size, self.width * size, 3), np.uint8)
+
+    def _make_language(self) -> SokobanLanguage:
+        return SokobanLanguage(visual=True, coordinates=self.renderer.coordinates)
 
     def _observe(self) -> Observation:
         return self._draw()

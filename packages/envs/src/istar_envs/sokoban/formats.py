@@ -23,6 +23,8 @@ _CODES: Final = {"u": UP, "d": DOWN, "l": LEFT, "r": RIGHT}
 _LETTERS: Final = "udlr"
 _ROW: Final = re.compile(r"[\s\d_-]*#")
 """Start of a board row: its first sign that is neither outside floor nor a count is a wall."""
+_OPEN_ROW: Final = re.compile(r"[\d#@+$*. _|-]*[#@+$][\d#@+$*. _|-]*$")
+"""Below a row also what lacks its wall is a row, so that the gap is reported and not passed over."""
 _RUN: Final = re.compile(r"(\d*)(\D?)")
 _FIELD: Final = re.compile(r"(title|author)\s*:\s*(.*)", re.IGNORECASE)
 _NUMBERED: Final = re.compile(r";\s*(\d+)\s*$")
@@ -182,10 +184,7 @@ def parse_lurd(text: str, name: str = "<text>") -> list[int]:
     """
     actions: list[int] = []
     for number, line in enumerate(text.split("\n"), start=1):
-        for found in _RUN.finditer("".join(line.split())):
-            count, letter = found.groups()
-            if not found[0]:
-                continue
+        for count, letter in _runs("".join(line.split())):
             if letter.lower() not in _CODES:
                 _fail(
                     name,
@@ -223,37 +222,45 @@ def write_lurd(layout: Layout, start: State, actions: Sequence[int], *, rle: boo
 def _parts(text: str, name: str) -> Iterator[_Rows | str]:
     """Split a level file into boards and the lines of text between them."""
     rows: _Rows = []
-    in_comment = False
+    comment_line = 0
     for number, line in enumerate([*text.split("\n"), ""], start=1):
         lowered = line.strip().lower()
-        if in_comment or lowered == "comment:":
-            in_comment = lowered not in ("comment-end:", "comment-end")
-        elif _ROW.match(line) and "|" not in line:
+        if lowered == "comment:":
+            comment_line = number
+        is_row = not comment_line and (_ROW.match(line) or (rows and _OPEN_ROW.match(line)))
+        if is_row and "|" not in line:
             rows.append((number, _decode(line, name, number)))
-        else:
-            if rows:
-                yield rows
-                rows = []
-            yield (
-                [(number, row) for row in _decode(line, name, number).split("|")]
-                if _ROW.match(line)
-                else line
-            )
+            continue
+        if rows:
+            yield rows
+            rows = []
+        if is_row:
+            yield [(number, row) for row in _decode(line, name, number).split("|")]
+        elif not comment_line:
+            yield line
+        elif lowered.startswith("comment-end"):
+            comment_line = 0
+    if comment_line:
+        _fail(name, comment_line, "a comment without end", "Close it with a line 'Comment-End:'")
 
 
 def _decode(line: str, name: str, number: int) -> str:
     """Expand the counts of a board line and refuse signs that are no tiles."""
     row = []
-    for found in _RUN.finditer(line.rstrip()):
-        count, tile = found.groups()
-        if not found[0]:
-            continue
+    for count, tile in _runs(line.rstrip()):
         if not tile or tile not in "#@+$*. -_|":
             _fail(name, number, f"{tile or count!r} in a board", "Tiles are # @ + $ * . space - _")
-        if len(count) > 3 or int(count or 1) > MAX_SIDE:
-            _fail(name, number, f"a run of {count} tiles", f"Boards are at most {MAX_SIDE} cells wide")
+        if len(count) > 3 or not 0 < int(count or 1) <= MAX_SIDE:
+            _fail(name, number, f"a run of {count} tiles", f"Boards are 1 to {MAX_SIDE} cells wide")
         row.append(tile * int(count or 1))
     return "".join(row)
+
+
+def _runs(text: str) -> Iterator[tuple[str, str]]:
+    """Yield each sign with the digits before it; digits at the end come with an empty sign."""
+    for found in _RUN.finditer(text):
+        if found[0]:
+            yield found[1], found[2]
 
 
 def _encode(text: str) -> str:
@@ -291,11 +298,8 @@ def _board(rows: _Rows, name: str) -> tuple[Layout, State]:
         row, col = divmod(cell, width)
         if row in (0, height - 1) or col in (0, len(rows[row][1]) - 1) or col >= len(rows[row][1]):
             refuse(cell, "the player can leave the board", "Close the board with walls")
-    stray = cells("$") & ~region
-    if stray:
-        refuse(
-            next(cells_of(stray)), "a box off target that the player cannot reach", "Remove it or open a way"
-        )
+    for cell in cells_of(cells("$.") & ~region):
+        refuse(cell, "a box or open target that the player cannot reach", "Remove it or open a way to it")
     boxes, targets = cells("$*") & region, cells(".*+") & region
     if not boxes or boxes.bit_count() != targets.bit_count():
         refuse(

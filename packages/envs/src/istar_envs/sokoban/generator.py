@@ -9,23 +9,25 @@ solved exactly before it is handed out.
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import islice
 from typing import Final, Literal
 
 from istar_envs.errors import LevelGenerationFailed
 from istar_envs.seeding import CounterRng, derive_seed
 from istar_envs.sokoban.bits import cells_of, field_of
 from istar_envs.sokoban.board import Layout, State
+from istar_envs.sokoban.deadlocks import dead_squares
 from istar_envs.sokoban.levels import Level, Split, canonical_hash, split_of
 from istar_envs.sokoban.retrograde import Distances, distances
-from istar_envs.sokoban.reverse import Rule, reverse_start
-from istar_envs.sokoban.deadlocks import dead_squares
+from istar_envs.sokoban.reverse import Rule, reverse_starts
+from istar_envs.sokoban.solver import solve_pushes
 
 MAX_TRIES: Final = 4000
 """Rooms tried before a request is given up; presets need a few, so only odd ranges fail."""
 _ROOMS = 200
 """Rooms carved for one attempt; a preset needs a few to have enough floor."""
-_PICKS = 32
-"""Starts drawn from one room before it is given up for having none in the split."""
+_PICKS: Final[dict[Split, int]] = {"train": 3, "dev": 32, "test": 32}
+"""Starts drawn from one room in search of one in the split; a tenth of all levels is dev, a tenth test."""
 _TURN = 0.35
 """Probability that the carving walk draws a new direction."""
 _DIRECTIONS: Final = ((-1, 0), (1, 0), (0, -1), (0, 1))
@@ -85,8 +87,8 @@ def generate(recipe: Recipe, seed: int, split: Split, level_id: str) -> Level:
         LevelGenerationFailed: If no room had a fitting start, as when the range of optima is out
             of reach for the size.
     """
-    optima = CounterRng(derive_seed(seed, "optimum"))
-    wanted = _shuffled(optima, range(recipe.min_moves, recipe.max_moves + 1))
+    optima = range(recipe.min_moves, recipe.max_moves + 1)
+    wanted = _drawn(CounterRng(derive_seed(seed, "optimum")), optima, len(optima))
     for attempt in range(MAX_TRIES):
         rng = CounterRng(derive_seed(seed, "room", attempt))
         level = _attempt(recipe, rng, split, wanted[: 1 if attempt < recipe.patience else None], level_id)
@@ -104,8 +106,11 @@ def _attempt(recipe: Recipe, rng: CounterRng, split: Split, wanted: list[int], l
     floor = _room(rng, recipe)
     if not floor:
         return None
-    starts = _spread_starts if recipe.rule == "spread" else _reverse_starts
-    for layout, start in starts(rng, floor, recipe, wanted):
+    if recipe.rule == "spread":
+        starts = _spread_starts(rng, floor, recipe, wanted)
+    else:
+        starts = _reverse_starts(rng, floor, recipe, recipe.rule)
+    for layout, start in islice(starts, _PICKS[split]):
         level_hash = canonical_hash(layout, start)
         if split_of(level_hash) != split:
             continue
@@ -113,20 +118,20 @@ def _attempt(recipe: Recipe, rng: CounterRng, split: Split, wanted: list[int], l
         num_moves = table.moves_left(start)
         if num_moves is None or not recipe.min_moves <= num_moves <= recipe.max_moves:
             continue
-        pushes = table.pushes_left(start)
-        return Level(layout, start, level_id, num_moves, pushes, dead_squares(layout), level_hash)
+        solution = solve_pushes(layout, start)
+        num_pushes = None if solution is None else solution.num_pushes
+        return Level(layout, start, level_id, num_moves, num_pushes, dead_squares(layout), level_hash)
     return None
 
 
 def _reverse_starts(
-    rng: CounterRng, floor: int, recipe: Recipe, wanted: list[int]
+    rng: CounterRng, floor: int, recipe: Recipe, rule: Rule
 ) -> Iterator[tuple[Layout, State]]:
-    """Draw player and targets anywhere and yield the start that reverse play scores highest."""
-    player, *targets = _shuffled(rng, cells_of(floor))[: recipe.num_boxes + 1]
+    """Draw player and targets anywhere and yield starts that reverse play scores highest."""
+    player, *targets = _drawn(rng, cells_of(floor), recipe.num_boxes + 1)
     layout = _layout(recipe, floor, targets)
-    start = reverse_start(rng, layout, (player, *targets), recipe.rule, depth=recipe.depth, walk=recipe.walk)
-    if start is not None:
-        yield layout, start
+    starts = reverse_starts(rng, layout, (player, *targets), rule, depth=recipe.depth, walk=recipe.walk)
+    return ((layout, start) for start in starts)
 
 
 def _spread_starts(
@@ -136,14 +141,14 @@ def _spread_starts(
 
     No box starts on a target.
     """
-    targets = _shuffled(rng, cells_of(_pullable(floor, recipe.width)))[: recipe.num_boxes]
+    targets = _drawn(rng, cells_of(_pullable(floor, recipe.width)), recipe.num_boxes)
     if len(targets) < recipe.num_boxes:
         return
     layout = _layout(recipe, floor, targets)
     table = _table(layout)
-    sets = (table.positions(moves, ~layout.targets) for moves in wanted)
-    found = next(filter(None, sets), 0)
-    for _ in range(_PICKS if found else 0):
+    offered = table.positions(~layout.targets)
+    found = next((offered[moves] for moves in wanted if moves in offered), 0)
+    while found:
         yield layout, table.pick(found, rng.below(found.bit_count()))
 
 
@@ -151,7 +156,9 @@ def _table(layout: Layout) -> Distances:
     """Return the table of a generated layout."""
     table = distances(layout, layout.targets.bit_count())
     if table is None:
-        raise ValueError(f"a recipe of {layout.height}×{layout.width} has too many boxes to be solved exactly")
+        raise ValueError(
+            f"a recipe of {layout.height}×{layout.width} has too many boxes to be solved exactly"
+        )
     return table
 
 
@@ -216,7 +223,7 @@ def _pullable(floor: int, width: int) -> int:
     return found
 
 
-def _shuffled(rng: CounterRng, items: Iterable[int]) -> list[int]:
-    """Return the items in random order."""
+def _drawn(rng: CounterRng, items: Iterable[int], count: int) -> list[int]:
+    """Draw up to ``count`` of the items, none twice, in random order."""
     left = list(items)
-    return [left.pop(rng.below(len(left))) for _ in range(len(left))]
+    return [left.pop(rng.below(len(left))) for _ in range(min(count, len(left)))]

@@ -1,9 +1,10 @@
 """What can still be reached from a state: moves to the goal, or a deadlock.
 
-Exact where the level's states can be tabulated; elsewhere only deadlocks that the dead-square and
-freeze tests prove. Searches nothing before the first question.
+Exact where the level's states can be tabulated; elsewhere a deadlock is reported when the freeze test
+proves it (a box on a dead square always counts as frozen). Searches nothing before the first question.
 """
 
+from istar_envs.sokoban.bits import cells_of
 from istar_envs.sokoban.board import State
 from istar_envs.sokoban.deadlocks import is_frozen_deadlock
 from istar_envs.sokoban.levels import Level
@@ -47,12 +48,5 @@ class Outlook:
 
     def _is_provably_dead(self, boxes: int) -> bool:
         layout, dead = self._level.layout, self._level.dead_squares
-        if boxes & dead:
-            return True
-        left = boxes & ~layout.targets
-        while left:
-            lowest = left & -left
-            if is_frozen_deadlock(layout, boxes, lowest.bit_length() - 1, dead):
-                return True
-            left ^= lowest
-        return False
+        off_target = cells_of(boxes & ~layout.targets)
+        return any(is_frozen_deadlock(layout, boxes, cell, dead) for cell in off_target)

@@ -32,9 +32,9 @@ PRESETS: Final[Mapping[str, Preset]] = MappingProxyType(
         "ragen-simple": Preset(Recipe(6, 6, 1, "swaps", 1, 10, depth=300, walk=True), 10),
         "ragen-larger": Preset(Recipe(8, 8, 2, "swaps", 1, 10, depth=9, walk=True), 10),
         "vagen-1-5": Preset(Recipe(6, 6, 1, "pulls", 1, 5, depth=300), 15),
-        "spread-6x6-1": Preset(Recipe(6, 6, 1, "spread", 3, 12, min_floor=9, patience=6), 24),
-        "istar-6x6-2": Preset(Recipe(6, 6, 2, "spread", 5, 15, min_floor=10, patience=2), 30),
-        "istar-6x6-3": Preset(Recipe(6, 6, 3, "spread", 8, 20, min_floor=12, patience=1), 40),
+        "spread-6x6-1": Preset(Recipe(6, 6, 1, "spread", 3, 12, min_floor=10, patience=3), 24),
+        "istar-6x6-2": Preset(Recipe(6, 6, 2, "spread", 5, 15, min_floor=11, patience=1), 30),
+        "istar-6x6-3": Preset(Recipe(6, 6, 3, "spread", 8, 20, min_floor=13), 40),
         "istar-8x8-2": Preset(Recipe(8, 8, 2, "spread", 8, 25, min_floor=14, patience=4), 50),
     }
 )

@@ -6,7 +6,6 @@ whole set, so one layer of the breadth-first search costs a few dozen big-intege
 whatever the number of positions in it. The grid is the bounding box of the floor.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import combinations
@@ -94,11 +93,13 @@ def _grid(height: int, width: int, num_boxes: int) -> _Grid:
 class Distances:
     """Exact distance of every position of one layout; made by ``distances``.
 
+    Kept in binary: plane i holds bit i of (distance + 1) of all positions, 0 standing for a dead one.
+
     Attributes:
         max_moves: Largest optimum of any solvable position.
     """
 
-    __slots__ = ("_cells", "_grid", "_planes", "_slots", "_solved", "_valid", "max_moves")
+    __slots__ = ("_cells", "_grid", "_planes", "_slots", "max_moves")
 
     def __init__(self, layout: Layout, num_boxes: int, box: tuple[int, int, int, int]) -> None:
         top, left, height, width = box
@@ -111,18 +112,21 @@ class Distances:
             slots[cell] = slot
         self._slots = tuple(slots)
         floor = self._squeeze(~layout.walls)
-        self._valid = self._grid.positions(floor, floor)
-        self._solved = self._grid.positions(floor, self._squeeze(layout.targets))
+        layer = self._grid.positions(floor, self._squeeze(layout.targets))
+        unseen = self._grid.positions(floor, floor) & ~layer
+        moves = 0
         planes: list[int] = []
-        moves = -1
-        for moves, layer in enumerate(self._layers()):
-            for bit in range((moves + 1).bit_length()):
-                if bit == len(planes):
+        while layer:
+            moves += 1
+            for weight in range(moves.bit_length()):
+                if weight == len(planes):
                     planes.append(0)
-                if moves + 1 >> bit & 1:
-                    planes[bit] |= layer
-        self.max_moves = moves
-        num_bytes = (self._valid.bit_length() + 7) // 8
+                if moves >> weight & 1:
+                    planes[weight] |= layer
+            layer = self._moved_back(layer) & unseen
+            unseen ^= layer
+        self.max_moves = moves - 1
+        num_bytes = self._grid.num_cells ** (num_boxes + 1) // 8 + 1
         self._planes = tuple(plane.to_bytes(num_bytes, "little") for plane in planes)
 
     def moves_left(self, state: State) -> int | None:
@@ -134,40 +138,23 @@ class Distances:
             moves |= (plane[byte] >> bit & 1) << weight
         return moves - 1 if moves else None
 
-    def pushes_left(self, state: State) -> int | None:
-        """Return the number of pushes of a push-optimal solution, or None if there is none."""
-        index = self._index(state)
-        guards = [undo.guard & self._valid for undo in self._grid.undo]
-        unseen, layer, pushes = self._valid & ~self._solved, self._solved, 0
-        while layer:
-            if layer >> index & 1:
-                return pushes
-            layer = self._pulled(layer, walk=False) & unseen
-            grown = 0
-            while layer != grown:
-                grown = layer
-                for undo, guard in zip(self._grid.undo, guards, strict=True):
-                    layer |= (layer >> undo.walk if undo.walk > 0 else layer << -undo.walk) & guard
-            unseen &= ~layer
-            pushes += 1
-        return None
-
-    def positions(self, moves: int, boxes: int) -> int:
-        """Return a set of positions for ``pick``.
+    def positions(self, boxes: int) -> dict[int, int]:
+        """Sort the solvable positions by their optimum.
 
         Args:
-            moves: Optimum that the positions must have.
             boxes: Bit field of board cells that the boxes may stand on.
 
         Returns:
-            The set; 0 if there is no such position.
+            For each optimum that occurs, the set of positions with it, for ``pick``.
         """
-        found = self._valid if moves <= self.max_moves else 0
+        everywhere = (1 << self._grid.num_cells) - 1
+        sets = {0: self._grid.positions(everywhere, self._squeeze(boxes))}
         for weight, plane in enumerate(self._planes):
             bits = int.from_bytes(plane, "little")
-            found &= bits if moves + 1 >> weight & 1 else ~bits
-        cells = self._squeeze(boxes)
-        return found & self._grid.positions((1 << self._grid.num_cells) - 1, cells) if found else 0
+            halves = [(moves, found & bits, found & ~bits) for moves, found in sets.items()]
+            sets = {moves | 1 << weight: high for moves, high, _ in halves if high}
+            sets.update((moves, low) for moves, _, low in halves if low)
+        return {moves - 1: found for moves, found in sets.items() if moves}
 
     def pick(self, positions: int, rank: int) -> State:
         """Return the position of a set with ``rank`` smaller ones, 0 ≤ rank < ``bit_count()``."""
@@ -178,25 +165,11 @@ class Distances:
             boxes |= 1 << self._cells[box]
         return State(boxes, self._cells[player])
 
-    def _layers(self) -> Iterator[int]:
-        """Yield the solved positions, then those one move away, two moves, ….
-
-        Yields:
-            Sets of positions, none of them empty.
-        """
-        layer, unseen = self._solved, self._valid & ~self._solved
-        while layer:
-            yield layer
-            layer = self._pulled(layer, walk=True) & unseen
-            unseen ^= layer
-
-    def _pulled(self, layer: int, *, walk: bool) -> int:
-        """Return the grid positions from which one push (or move) leads into a set."""
+    def _moved_back(self, layer: int) -> int:
+        """Return the grid positions from which one move leads into a set."""
         found = 0
         for undo in self._grid.undo:
-            before = 0
-            if walk:
-                before = layer >> undo.walk if undo.walk > 0 else layer << -undo.walk
+            before = layer >> undo.walk if undo.walk > 0 else layer << -undo.walk
             for ahead, shift in undo.pulls:
                 pulled = layer & ahead
                 before |= pulled >> shift if shift > 0 else pulled << -shift

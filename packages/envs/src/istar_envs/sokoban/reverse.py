@@ -16,10 +16,10 @@ Position = tuple[int, ...]
 """Player cell, then the cell of each box; box i began on target i."""
 
 
-def reverse_start(
+def reverse_starts(
     rng: CounterRng, layout: Layout, solved: Position, rule: Rule, *, depth: int, walk: bool
-) -> State | None:
-    """Draw one of the starts with the highest score.
+) -> Iterator[State]:
+    """Draw starts with the highest score, without end.
 
     Args:
         rng: Source of randomness.
@@ -30,72 +30,94 @@ def reverse_start(
         walk: Whether the player strolls over 1 to 3 free cells afterwards, with probability 0.5, or
             0.8 if a box is only one cell away from home.
 
-    Returns:
-        The start, or None if every position reached leaves a target covered.
+    Yields:
+        Starts with all targets free; none at all if play reaches no such position.
     """
     best = 0
     starts: list[Position] = []
-    for score, position in _scored(layout, solved, rule, depth):
+    for score, position in scored_positions(layout, solved, rule, depth):
         if score > best:
             best, starts = score, []
         if score == best:
             starts.append(position)
-    if not starts:
-        return None
-    player, *boxes = starts[rng.below(len(starts))]
-    if walk:
-        near = _displacement(layout.width, boxes, solved[1:]) == 1
-        player = _stroll(rng, layout, player, boxes, 0.8 if near else 0.5)
-    return State(sum(1 << box for box in boxes), player)
+    while starts:
+        player, *boxes = starts[rng.below(len(starts))]
+        if walk:
+            near = _displacement(layout.width, boxes, solved[1:]) == 1
+            player = _stroll(rng, layout, player, boxes, 0.8 if near else 0.5)
+        yield State(sum(1 << box for box in boxes), player)
 
 
-def _scored(layout: Layout, solved: Position, rule: Rule, depth: int) -> Iterator[tuple[int, Position]]:
-    """Yield (score, position) for positions first reached by a pull that leave all targets free.
+def scored_positions(
+    layout: Layout, solved: Position, rule: Rule, depth: int
+) -> Iterator[tuple[int, Position]]:
+    """Yield (score, position) for positions that a pull leads to first and that free all targets.
 
-    The score is the boxes' total city-block distance from their own targets, times the number of
-    pulls or of changes of the dragged box on the way.
+    The score is the boxes' total city-block distance from their own targets, times the most pulls or
+    changes of the dragged box on any shortest line of play to the position.
     """
     layer = {solved: (0, 0)}
     seen = {solved}
-    for _ in range(depth - 1):
-        following: dict[Position, tuple[int, int]] = {}
-        for position, (count, last) in layer.items():
-            for successor, dragged in _steps_back(layout, position, rule):
-                if successor in seen:
-                    continue
-                seen.add(successor)
-                if not dragged:
-                    following[successor] = (count, last)
-                    continue
-                total = count + (rule == "pulls" or dragged != last)
-                following[successor] = (total, dragged)
-                if not any(layout.targets >> cell & 1 for cell in successor):
-                    yield total * _displacement(layout.width, successor[1:], solved[1:]), successor
-        if not following:
-            return
-        layer = following
+    while layer and depth > 1:
+        depth -= 1
+        layer, pulled = _next_layer(layout, layer, seen, rule)
+        seen.update(layer)
+        for position in pulled:
+            if not any(layout.targets >> cell & 1 for cell in position):
+                yield layer[position][0] * _displacement(layout.width, position[1:], solved[1:]), position
 
 
-def _steps_back(layout: Layout, position: Position, rule: Rule) -> Iterator[tuple[Position, int]]:
-    """Yield each position one step back and the number of the box dragged there, 0 for none."""
+def _next_layer(
+    layout: Layout, layer: dict[Position, tuple[int, int]], seen: set[Position], rule: Rule
+) -> tuple[dict[Position, tuple[int, int]], list[Position]]:
+    """Take one step back from all positions of a layer.
+
+    A layer gives for each position the highest count of a line to it, and the set of boxes (as bits)
+    that such lines dragged last.
+
+    Returns:
+        The next layer, and those of its positions that a pull led to.
+    """
+    following: dict[Position, tuple[int, int]] = {}
+    pulled: dict[Position, None] = {}
+    for position, (count, last) in layer.items():
+        for successor, dragged in _steps_back(layout, position, rule):
+            if successor in seen:
+                continue
+            total, boxes = count, last
+            if dragged:
+                boxes = 1 << dragged
+                total += rule == "pulls" or last != boxes
+                pulled[successor] = None
+            known, others = following.get(successor, (-1, 0))
+            if total >= known:
+                following[successor] = (total, boxes | others if total == known else boxes)
+    return following, list(pulled)
+
+
+def _steps_back(layout: Layout, position: Position, rule: Rule) -> list[tuple[Position, int]]:
+    """Return the positions one step back, each with the number of the box dragged there, 0 for none."""
     player, boxes = position[0], position[1:]
+    steps = []
     for offset in layout.offsets:
         ahead, behind = player + offset, player - offset
         if layout.walls >> ahead & 1 or ahead in boxes:
             continue
         if behind in boxes:
-            yield (ahead, *(player if box == behind else box for box in boxes)), 1 + boxes.index(behind)
+            dragged = tuple([player if box == behind else box for box in boxes])
+            steps.append(((ahead, *dragged), 1 + boxes.index(behind)))
             if rule == "swaps":
                 continue
-        yield (ahead, *boxes), 0
+        steps.append(((ahead, *boxes), 0))
+    return steps
 
 
 def _displacement(width: int, boxes: Sequence[int], targets: Sequence[int]) -> int:
     """Return the sum of the city-block distances of boxes from their own targets."""
-    return sum(
-        abs(box // width - target // width) + abs(box % width - target % width)
-        for box, target in zip(boxes, targets, strict=True)
-    )
+    total = 0
+    for box, target in zip(boxes, targets, strict=True):
+        total += abs(box // width - target // width) + abs(box % width - target % width)
+    return total
 
 
 def _stroll(rng: CounterRng, layout: Layout, player: int, boxes: Sequence[int], chance: float) -> int:

@@ -124,6 +124,9 @@ def _search(
     Returns:
         The steps and the number of positions expanded, or None if there is no way.
     """
+    num_boxes, num_targets = root[0].bit_count(), layout.targets.bit_count()
+    if num_boxes != num_targets:
+        raise ValueError(f"{num_boxes} boxes for {num_targets} targets: the numbers must agree")
     estimate = _lower_bound(layout)
     best: dict[_Node, tuple[int, _Node, _Step]] = {root: (0, root, (0, 0))}
     queues = {estimate(root[0]): [(0, root)]}

@@ -21,30 +21,38 @@ from istar_envs.sokoban.presets import PRESETS
 
 FILE_MAX_STEPS: Final = 120
 """Step limit of levels from a file, unless another is asked for."""
-_ID: Final = re.compile(r"(?P<preset>[^/\[]+)(?:\[(?P<low>\d+)-(?P<high>\d+)\])?/(?P<split>\w+)#-?\d+")
+_ID: Final = re.compile(
+    r"(?P<name>(?P<preset>[^/\[]+)(?:\[(?P<low>\d+)-(?P<high>\d+)\])?)/(?P<split>\w+)#-?\d+"
+)
 
 
 class LevelSource(Protocol):
-    """A set of levels with names; safe to share between threads.
-
-    Attributes:
-        name: Preset or file stem.
-        split: ``train``, ``dev``, ``test``, or ``all`` for a whole file.
-        max_steps: Steps after which an episode on these levels is truncated.
-        height: Rows of the highest level, border included.
-        width: Columns of the widest level, border included.
-    """
+    """A set of levels with names; safe to share between threads."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """Preset or file stem."""
+        ...
+
     @property
-    def split(self) -> str: ...
+    def split(self) -> str:
+        """``train``, ``dev``, ``test``, or ``all`` for a whole file."""
+        ...
+
     @property
-    def max_steps(self) -> int: ...
+    def max_steps(self) -> int:
+        """Steps after which an episode on these levels is truncated."""
+        ...
+
     @property
-    def height(self) -> int: ...
+    def height(self) -> int:
+        """Rows of the highest level, border included."""
+        ...
+
     @property
-    def width(self) -> int: ...
+    def width(self) -> int:
+        """Columns of the widest level, border included."""
+        ...
 
     def draw(self, seed: int) -> Level:
         """Return the level of a seed: the same one in every process and thread."""
@@ -257,7 +265,7 @@ def _find(level_id: str, asked: LevelSource) -> Level:
     if parts and parts["preset"] in PRESETS and parts["split"] in SPLITS:
         bounds = {"min_moves": int(parts["low"]), "max_moves": int(parts["high"])} if parts["low"] else {}
         source = level_source(parts["preset"], parts["split"], **bounds)
-        if source.name == level_id.split("/")[0] and level_id in (source.ids() or [level_id]):
+        if source.name == parts["name"] and level_id in (source.ids() or [level_id]):
             return source.get(level_id)
     known = asked.ids()
     hint = suggest(level_id, known) if known else f' Ids read "{asked.name}/train#SEED".'

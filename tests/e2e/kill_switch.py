@@ -1,0 +1,36 @@
+"""Run the command line in a process that dies by SIGKILL when a chosen function is called the n-th time.
+
+    python kill_switch.py istar_trainer.train:update_policy:3 train CONFIG …
+
+The function is replaced where it is looked up; ``module:Class.method:n`` works too.
+"""
+
+import importlib
+import os
+import signal
+import sys
+
+from istar_trainer.cli import main
+
+
+def arm(target: str) -> None:
+    """Replace a function by one that kills this process instead of its n-th call."""
+    module, path, count = target.split(":")
+    *parents, name = path.split(".")
+    owner = importlib.import_module(module)
+    for parent in parents:
+        owner = getattr(owner, parent)
+    original, calls = getattr(owner, name), []
+
+    def counted(*args, **options):
+        calls.append(name)
+        if len(calls) == int(count):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return original(*args, **options)
+
+    setattr(owner, name, counted)
+
+
+if __name__ == "__main__":
+    arm(sys.argv[1])
+    main(sys.argv[2:])

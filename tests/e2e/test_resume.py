@@ -1,0 +1,144 @@
+"""A run that is killed and resumed ends as one that was never interrupted, bit for bit."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from istar_trainer.checkpoint import list_checkpoints, load_checkpoint
+from tiny_run import write_config
+
+pytestmark = pytest.mark.e2e
+KILL_SWITCH = Path(__file__).with_name("kill_switch.py")
+
+MOMENTS = {
+    "in the warm start": "istar_trainer.sft:_clone:30",
+    "before the first evaluation": "istar_trainer.pipeline:evaluate_test:1",
+    "in the first rollout": "istar_trainer.sampler:LocalSampler._read_prompts:20",
+    "in the second pass of the PRM": "istar_trainer.prm:ImplicitPrm._second_pass:3",
+    "between two minibatches": "istar_trainer.update:_accumulate:6",
+    "before the metrics are written": "istar_trainer.metrics:MetricsLog.write:9",
+    "between metrics and checkpoint": "istar_trainer.setup:Run.save:2",
+    "inside a checkpoint": "istar_trainer.checkpoint:_sync:6",
+    "after a checkpoint's rename": "istar_trainer.checkpoint:_sync:8",
+    "before the last evaluation": "istar_trainer.pipeline:evaluate_test:2",
+}
+
+
+def start(
+    config: Path, folder: Path, *, moment: str | None = None, resume: bool = True
+) -> subprocess.Popen[bytes]:
+    """Start training, with a function whose n-th call kills the process if a moment is given."""
+    entry = [str(KILL_SWITCH), moment] if moment else ["-c", "from istar_trainer.cli import main; main()"]
+    command = [sys.executable, *entry, "train", str(config), "--run-dir", str(folder)]
+    return subprocess.Popen(
+        [*command, *(["--resume"] if resume else [])], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+    )
+
+
+def finish(process: subprocess.Popen[bytes]) -> int:
+    _, errors = process.communicate(timeout=300)
+    assert process.returncode in (0, -signal.SIGKILL), errors.decode()
+    return process.returncode
+
+
+def lines_of(path: Path) -> list[dict]:
+    """Records of a JSON-lines file without the times they took."""
+    records = [json.loads(line) for line in path.read_text().splitlines()]
+    return [{k: v for k, v in record.items() if not k.startswith("time/")} for record in records]
+
+
+def assert_equal_tree(actual, expected, where: str = "") -> None:
+    """Compare nested plain values and tensors exactly."""
+    if isinstance(expected, torch.Tensor):
+        assert torch.equal(actual, expected), where
+    elif isinstance(expected, dict):
+        assert actual.keys() == expected.keys(), where
+        for key in expected:
+            assert_equal_tree(actual[key], expected[key], f"{where}.{key}")
+    elif isinstance(expected, list | tuple):
+        assert len(actual) == len(expected), where
+        for number, (one, other) in enumerate(zip(actual, expected, strict=True)):
+            assert_equal_tree(one, other, f"{where}[{number}]")
+    else:
+        assert actual == expected, where
+
+
+def assert_same_run(actual: Path, expected: Path) -> None:
+    for name in ("metrics.jsonl", "eval.jsonl", "credits.jsonl", "warm_start/metrics.jsonl"):
+        assert lines_of(actual / name) == lines_of(expected / name), name
+    names = [path.name for path in list_checkpoints(expected / "checkpoints")]
+    assert [path.name for path in list_checkpoints(actual / "checkpoints")] == names
+    for name in names:
+        assert_equal_tree(
+            load_checkpoint(actual / "checkpoints" / name),
+            load_checkpoint(expected / "checkpoints" / name),
+            name,
+        )
+    weights = load_file(expected / "policy" / "model.safetensors")
+    assert_equal_tree(load_file(actual / "policy" / "model.safetensors"), weights)
+    assert (actual / "report.html").is_file()
+
+
+def num_lines(folder: Path) -> int:
+    """Iterations that a run has recorded."""
+    metrics = folder / "metrics.jsonl"
+    return metrics.read_bytes().count(b"\n") if metrics.is_file() else 0
+
+
+def wait_for(condition: Callable[[], bool], process: subprocess.Popen[bytes]) -> None:
+    end = time.monotonic() + 120
+    while not condition():
+        assert process.poll() is None, "the process ended too early"
+        assert time.monotonic() < end
+        time.sleep(0.005)
+
+
+@pytest.fixture
+def config(tmp_path) -> Path:
+    return write_config(tmp_path / "tiny.yaml")
+
+
+def test_a_run_killed_again_and_again_ends_like_one_that_was_not(tmp_path, config, finished_run):
+    folder = tmp_path / "run"
+    inside_the_second_checkpoint = "istar_trainer.checkpoint:_sync:2"
+    moments = [MOMENTS["in the warm start"], MOMENTS["between two minibatches"], inside_the_second_checkpoint]
+    for number, moment in enumerate(moments):
+        assert finish(start(config, folder, moment=moment, resume=number > 0)) == -signal.SIGKILL
+    assert num_lines(folder) == 4
+    process = start(config, folder)
+    wait_for(lambda: num_lines(folder) != 4, process)  # back to the checkpoint after 2 iterations
+    wait_for(lambda: num_lines(folder) >= 3, process)
+    process.kill()
+    assert finish(process) == -signal.SIGKILL
+    assert finish(start(config, folder)) == 0
+    assert_same_run(folder, finished_run)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("moment", MOMENTS.values(), ids=MOMENTS.keys())
+def test_a_run_killed_once_at_any_moment_ends_like_one_that_was_not(tmp_path, config, finished_run, moment):
+    folder = tmp_path / "run"
+    assert finish(start(config, folder, moment=moment, resume=False)) == -signal.SIGKILL
+    assert finish(start(config, folder)) == 0
+    assert_same_run(folder, finished_run)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("delay", [0.0, 0.05, 0.2])
+def test_a_run_killed_from_outside_ends_like_one_that_was_not(tmp_path, config, finished_run, delay):
+    folder = tmp_path / "run"
+    process = start(config, folder, resume=False)
+    wait_for(lambda: num_lines(folder) >= 3, process)
+    time.sleep(delay)
+    process.kill()
+    finish(process)
+    assert finish(start(config, folder)) == 0
+    assert_same_run(folder, finished_run)

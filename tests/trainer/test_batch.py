@@ -1,0 +1,93 @@
+"""Trajectories as rows with keys: layout, weights, selection, micro-batches."""
+
+import pytest
+import torch
+
+from builders import make_scene, make_trajectory
+from istar_trainer.batch import collate, micro_batches, pad_steps
+from istar_trainer.records import Step
+
+SHORT = Step([5, 6], [7, 2], [-0.5, -0.25])
+LONG = Step([3, 4, 5, 6], [8, 9, 2], [-1.0, -2.0, -3.0])
+
+
+def test_prompts_meet_responses_at_one_column():
+    ids, attention, response, logprobs = pad_steps([SHORT, LONG])
+    assert ids.tolist() == [[0, 0, 5, 6, 7, 2, 0], [3, 4, 5, 6, 8, 9, 2]]
+    assert attention.int().tolist() == [[0, 0, 1, 1, 1, 1, 0], [1, 1, 1, 1, 1, 1, 1]]
+    assert response.int().tolist() == [[0, 0, 0, 0, 1, 1, 0], [0, 0, 0, 0, 1, 1, 1]]
+    assert logprobs.tolist() == [[0, 0, 0, 0, -0.5, -0.25, 0], [0, 0, 0, 0, -1, -2, -3]]
+
+
+def test_rows_carry_the_keys_of_their_step():
+    trajectories = [
+        make_trajectory("a", "g1", [SHORT, LONG], snapshot_id=4),
+        make_trajectory("b", "g2", [LONG], snapshot_id=4),
+        make_trajectory("c", "g1", [SHORT], snapshot_id=4),
+    ]
+    batch = collate(trajectories, ["g1", "g2"])
+    assert batch.trajectory_index.tolist() == [0, 0, 1, 2]
+    assert batch.step_index.tolist() == [0, 1, 0, 0]
+    assert batch.group_index.tolist() == [0, 0, 1, 0]
+    assert batch.weights.tolist() == [1, 1, 1, 1]
+    assert batch.snapshot_id == 4
+    assert len(batch) == 4
+
+
+def test_a_failed_trajectory_keeps_its_number_and_gets_no_rows():
+    trajectories = [
+        make_trajectory("a", "g", [SHORT], failed=True),
+        make_trajectory("b", "g", [LONG]),
+        make_trajectory("c", "g", [], failed=True),
+    ]
+    batch = collate(trajectories, ["g"])
+    assert batch.trajectory_index.tolist() == [1]
+    assert batch.input_ids.tolist() == [[3, 4, 5, 6, 8, 9, 2]]
+
+
+def test_rows_of_two_snapshots_are_refused():
+    trajectories = [make_trajectory("a", "g", [SHORT], snapshot_id=k) for k in (1, 2)]
+    with pytest.raises(ValueError, match=r"2 steps of snapshots \[1, 2\]"):
+        collate(trajectories, ["g"])
+
+
+def test_a_batch_without_steps_is_refused():
+    with pytest.raises(ValueError, match="cannot collate 0 steps"):
+        collate([make_trajectory("a", "g", [SHORT], failed=True)], ["g"])
+
+
+def test_rows_are_selected_in_the_given_order():
+    batch = make_scene().batch
+    picked = batch.select(torch.tensor([3, 0, 3]))
+    for name in ("input_ids", "response_mask", "trajectory_index", "step_index", "weights"):
+        assert torch.equal(getattr(picked, name), getattr(batch, name)[torch.tensor([3, 0, 3])])
+    assert picked.snapshot_id == batch.snapshot_id
+
+
+@pytest.mark.parametrize("max_tokens", [1, 20, 37, 100, 10_000])
+def test_micro_batches_hold_every_row_once_and_no_more_tokens_than_allowed(max_tokens):
+    batch = make_scene().batch
+    parts = list(micro_batches(batch, max_tokens))
+    assert sorted(torch.cat(parts).tolist()) == list(range(len(batch)))
+    lengths = batch.attention_mask.sum(1)
+    for rows in parts:
+        padded = len(rows) * int(lengths[rows].max())
+        assert padded <= max_tokens or len(rows) == 1
+
+
+def test_equal_rows_stand_side_by_side():
+    batch = make_scene().batch
+    doubled = batch.select(torch.arange(len(batch)).repeat(2))
+    for rows in micro_batches(doubled, 40):
+        ids = [tuple(row) for row in doubled.input_ids[rows].tolist()]
+        assert all(ids.index(row) in (k, k - 1) for k, row in enumerate(ids))
+
+
+def test_the_cut_into_micro_batches_does_not_depend_on_the_order_of_rows():
+    batch = make_scene(seed=3).batch
+    order = torch.randperm(len(batch), generator=torch.Generator().manual_seed(0))
+    cuts = [
+        [sorted(map(tuple, b.input_ids[rows].tolist())) for rows in micro_batches(b, 40)]
+        for b in (batch, batch.select(order))
+    ]
+    assert cuts[0] == cuts[1]

@@ -1,0 +1,212 @@
+"""One batch into the policy: the first step is plain REINFORCE, rows of weight 0 do not exist."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from builders import Scene, assert_same_tensors, gradients, make_learner, make_lm, make_scene
+from istar_trainer.config import LearnerConfig, LossConfig
+from istar_trainer.errors import NonFiniteLoss
+from istar_trainer.learner import TorchLearner
+from istar_trainer.metrics import METRICS
+from istar_trainer.model import forward
+from istar_trainer.update import PolicyBatch, deal, update_policy
+
+AGGREGATIONS = ["step_mean", "token_mean", "trajectory_mean", "constant"]
+
+
+def make_data(scene: Scene, learner: TorchLearner, seed: int = 0) -> PolicyBatch:
+    advantages = torch.randn(len(scene.batch), generator=torch.Generator().manual_seed(seed))
+    return PolicyBatch(scene.batch, learner.logprobs(scene.batch), advantages, scene.batch.weights)
+
+
+def run(
+    learner: TorchLearner, data: PolicyBatch, *, seed: int = 0, epochs: int = 1, minibatches: int = 1, **loss
+):
+    return update_policy(
+        learner, data, LossConfig(**loss), LearnerConfig(epochs=epochs, minibatches=minibatches), seed=seed
+    )
+
+
+def reinforce_weights(scene: Scene, aggregation: str) -> Tensor:
+    """Weight of each token in the loss, by the definition of each aggregation."""
+    batch = scene.batch
+    mask = batch.response_mask.double()
+    tokens = mask.sum(1)
+    rows = torch.bincount(batch.trajectory_index).double()[batch.trajectory_index]
+    num = len(scene.outcomes)
+    per_row = {
+        "step_mean": 1 / tokens / len(batch),
+        "token_mean": 1 / tokens.sum().expand(len(batch)),
+        "trajectory_mean": 1 / tokens / rows / num,
+        "constant": torch.full((len(batch),), 1 / (5 * num), dtype=torch.float64),
+    }
+    return mask * per_row[aggregation][:, None]
+
+
+@pytest.mark.parametrize("aggregation", AGGREGATIONS)
+@pytest.mark.parametrize("micro_batch_tokens", [25, 10_000])
+def test_the_first_step_is_that_of_reinforce(aggregation, micro_batch_tokens):
+    scene, learner = make_scene(), make_learner(micro_batch_tokens=micro_batch_tokens)
+    data = make_data(scene, learner)
+    constant = {"constant_length": 5} if aggregation == "constant" else {}
+    metrics = run(learner, data, aggregation=aggregation, **constant)
+    assert metrics["ratio/mean"] == metrics["ratio/max"] == 1.0
+    assert metrics["ratio/first_minibatch_max_dev"] == 0.0
+    assert metrics["ratio/first_minibatch_clip_frac"] == 0.0
+    model = make_lm()
+    logprobs = forward(model, scene.batch, torch.arange(len(scene.batch)), temperature=1.0).logprobs()
+    weights = reinforce_weights(scene, aggregation)
+    loss = -(weights * data.advantages[:, None] * logprobs).sum()
+    loss.backward()
+    assert_same_tensors(learner.gradients[0], gradients(model), atol=1e-5)
+    value = -float((weights * data.advantages[:, None]).sum())
+    assert metrics["policy/loss"] == pytest.approx(value, abs=1e-6)
+
+
+@pytest.mark.parametrize("ratio", ["token", "step_product", "step_geo"])
+def test_every_ratio_form_starts_at_1_and_leaves_it_in_later_minibatches(ratio):
+    scene, learner = make_scene(), make_learner(lr=1e-2)
+    metrics = run(learner, make_data(scene, learner), ratio=ratio, minibatches=4, epochs=2)
+    # a minibatch is packed otherwise than the batch that was scored, so the last digit may differ
+    assert metrics["ratio/first_minibatch_max_dev"] < 1e-6
+    assert metrics["ratio/max"] > 1.01
+    assert len(learner.gradients) == 8
+
+
+def test_rows_of_weight_0_change_nothing():
+    scene = make_scene()
+    bare, filled = make_learner(), make_learner()
+    data = make_data(scene, bare)
+    rows = torch.tensor([*range(len(scene.batch)), 0, 3])
+    weights = data.weights[rows].clone()
+    weights[-2:] = 0
+    advantages = data.advantages[rows].clone()
+    advantages[-2:] = 1e6
+    extended = PolicyBatch(scene.batch.select(rows), data.old_logprobs[rows], advantages, weights)
+    for minibatches in (1, 3):
+        expected = run(bare, data, minibatches=minibatches)
+        assert run(filled, extended, minibatches=minibatches) == expected
+    assert_same_tensors(filled.snapshot(), bare.snapshot())
+
+
+def test_a_trajectory_without_weight_has_no_part_in_the_update():
+    whole, scene = make_scene(), make_scene(successes=((True, False, False), (True, True, False)))
+    learner, other = make_learner(), make_learner()
+    expected = run(learner, make_data(scene, learner))
+    data = make_data(whole, other)
+    advantages = data.advantages.clone()
+    advantages[: len(scene.batch)] = make_data(scene, learner).advantages
+    weights = (whole.batch.group_index < 2).float()
+    old = make_learner().logprobs(whole.batch)
+    metrics = run(other, PolicyBatch(whole.batch, old, advantages, weights))
+    assert metrics["policy/loss"] == pytest.approx(expected["policy/loss"], abs=1e-6)
+    assert_same_tensors(other.gradients[0], learner.gradients[0], atol=1e-6)
+
+
+def test_a_batch_without_any_weight_moves_nothing_even_with_weight_decay():
+    scene, learner = make_scene(), make_learner(weight_decay=0.5, lr=0.1)
+    data = make_data(scene, learner)
+    before = learner.snapshot()
+    metrics = run(
+        learner, PolicyBatch(data.batch, data.old_logprobs, data.advantages, torch.zeros(len(scene.batch)))
+    )
+    assert_same_tensors(learner.snapshot(), before)
+    assert metrics["policy/loss"] == 0
+    assert metrics["policy/grad_norm"] == 0
+
+
+def test_order_of_rows_and_size_of_micro_batches_change_only_the_rounding():
+    scene = make_scene()
+    reference = make_learner(lr=1e-3)
+    data = make_data(scene, reference)
+    run(reference, data, minibatches=3)
+    order = torch.randperm(len(scene.batch), generator=torch.Generator().manual_seed(1))
+    shuffled = PolicyBatch(
+        scene.batch.select(order), data.old_logprobs[order], data.advantages[order], data.weights[order]
+    )
+    learner = make_learner(lr=1e-3, micro_batch_tokens=30)
+    run(learner, shuffled, minibatches=3)
+    assert len(learner.gradients) == len(reference.gradients) == 3
+    assert_same_tensors(learner.gradients[0], reference.gradients[0], atol=1e-6)
+
+
+def test_learning_rate_0_moves_nothing():
+    scene, learner = make_scene(), make_learner(lr=0.0)
+    before = learner.snapshot()
+    metrics = run(learner, make_data(scene, learner), minibatches=4)
+    assert metrics["ratio/max"] == pytest.approx(1.0, abs=1e-6)  # the packing of minibatches differs
+    assert metrics["ratio/clip_low_frac"] == metrics["ratio/clip_high_frac"] == 0
+    assert_same_tensors(learner.snapshot(), before)
+
+
+def test_favoured_replies_become_more_likely_and_others_less():
+    scene, learner = make_scene(), make_learner(lr=1e-2)
+    before = learner.logprobs(scene.batch).sum(1)
+    advantages = torch.where(scene.batch.step_index == 0, 0.0, 1.0)
+    advantages[scene.outcomes.successes[scene.batch.trajectory_index]] *= -1
+    data = PolicyBatch(scene.batch, learner.logprobs(scene.batch), advantages, scene.batch.weights)
+    for _ in range(5):
+        run(learner, data)
+    change = learner.logprobs(scene.batch).sum(1) - before
+    assert change[advantages > 0].mean() > 0
+    assert change[advantages < 0].mean() < 0
+
+
+def test_a_step_beyond_the_clip_range_has_no_gradient():
+    scene, learner = make_scene(), make_learner()
+    old = learner.logprobs(scene.batch)
+    mask = scene.batch.response_mask
+    data = PolicyBatch(
+        scene.batch, torch.where(mask, old - 1, 0.0), torch.ones(len(mask)), scene.batch.weights
+    )
+    metrics = run(learner, data)
+    assert metrics["ratio/clip_high_frac"] == 1.0
+    assert metrics["policy/grad_norm"] == 0.0
+    assert metrics["policy/loss"] == pytest.approx(-1.2, abs=1e-6)
+
+
+def test_the_update_leaves_other_models_alone():
+    scene, learner, prm = make_scene(), make_learner(), make_learner(seed=1)
+    before = prm.snapshot()
+    run(learner, make_data(scene, learner))
+    assert_same_tensors(prm.snapshot(), before)
+    assert all(p.grad is None for p in prm.model.parameters())
+
+
+def test_an_advantage_that_is_no_number_stops_the_update_before_any_weight_moved():
+    scene, learner = make_scene(), make_learner()
+    data = make_data(scene, learner)
+    data.advantages[0] = torch.nan
+    before = learner.snapshot()
+    with pytest.raises(NonFiniteLoss, match=r"loss is nan on .* rows of snapshot 0.*not changed"):
+        run(learner, data)
+    assert_same_tensors(learner.snapshot(), before)
+    assert all(p.grad is None for p in learner.model.parameters())
+
+
+def test_trajectories_are_dealt_whole_and_each_exactly_once():
+    index = torch.tensor([0, 0, 1, 1, 1, 2, 3, 4, 4])
+    parts = list(deal(index, 3, seed=5))
+    assert len(parts) == 3
+    assert torch.stack(parts).sum(0).eq(1).all()
+    for part in parts:
+        assert set(index[part].tolist()).isdisjoint(index[~part].tolist())
+
+
+def test_dealing_depends_on_the_seed_but_not_on_the_order_of_rows():
+    index = torch.arange(12).repeat_interleave(2)
+    order = torch.randperm(24, generator=torch.Generator().manual_seed(0))
+    first, again = (torch.stack(list(deal(index, 4, seed=1))) for _ in range(2))
+    assert torch.equal(first, again)
+    assert torch.equal(torch.stack(list(deal(index[order], 4, seed=1))), first[:, order])
+    assert not torch.equal(torch.stack(list(deal(index, 4, seed=2))), first)
+
+
+def test_there_are_never_more_parts_than_trajectories():
+    assert len(list(deal(torch.tensor([0, 0, 7]), 5, seed=0))) == 2
+
+
+def test_every_value_has_a_registered_name():
+    scene, learner = make_scene(), make_learner()
+    assert run(learner, make_data(scene, learner)).keys() <= METRICS.keys()
