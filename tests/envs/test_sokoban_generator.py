@@ -3,7 +3,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from istar_envs.errors import LevelGenerationFailed
 from istar_envs.seeding import CounterRng
+from istar_envs.sokoban import generator
 from istar_envs.sokoban.board import State
 from istar_envs.sokoban.generator import Recipe, carve_room, generate
 from istar_envs.sokoban.levels import Level
@@ -108,6 +110,19 @@ def test_seeds_and_splits_are_independent_streams() -> None:
 def test_recipe_too_large_to_solve_is_refused() -> None:
     with pytest.raises(ValueError, match="too many boxes to be solved exactly"):
         generate(Recipe(12, 12, 4, "spread", 1, 9, min_floor=50), 0, "train", "huge#0")
+
+
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        Recipe(6, 6, 1, "spread", 1, 9, min_floor=17),  # more floor than there are cells
+        Recipe(3, 4, 1, "spread", 1, 9),  # nowhere to pull a box to
+    ],
+)
+def test_rooms_of_no_use_are_given_up(recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(generator, "MAX_TRIES", 3)
+    with pytest.raises(LevelGenerationFailed, match="small#0: none of 3 rooms"):
+        generate(recipe, 0, "train", "small#0")
 
 
 def test_player_walks_away_from_the_box_about_half_the_time() -> None:

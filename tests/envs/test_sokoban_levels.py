@@ -4,12 +4,14 @@ import pickle
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from sokoban_search import BOXOBAN, board, fewest, needs_boxoban
 
 from istar_envs.errors import ConfigError, EnvError, LevelGenerationFailed, MissingAsset
+from istar_envs.sokoban import make_splits
 from istar_envs.sokoban.board import to_text
 from istar_envs.sokoban.deadlocks import dead_squares
 from istar_envs.sokoban.levels import SPLITS, canonical_hash, make_level, split_of
@@ -19,14 +21,14 @@ from istar_envs.sokoban.retrograde import distances
 from istar_envs.sokoban.sources import FILE_MAX_STEPS, level_source
 
 GOLDEN = {
-    "istar-6x6-1": "2e6bee65fadac9fd",
-    "ragen-simple": "09bc7ce51529b779",
-    "ragen-larger": "7645a264fcac19c9",
-    "vagen-1-5": "0437cbb7e60aaaf1",
-    "spread-6x6-1": "74ee55afbf7cac16",
-    "istar-6x6-2": "706a56683b284329",
-    "istar-6x6-3": "904664632e22a635",
-    "istar-8x8-2": "b39d4a248e30f5dd",
+    "istar-6x6-1": "bb2b6e8a9b49c14b",
+    "ragen-simple": "d4462e78df3b0538",
+    "ragen-larger": "681c057731eb3ccc",
+    "vagen-1-5": "58b49f4bccdcdad3",
+    "spread-6x6-1": "4b1ed02dc7e93226",
+    "istar-6x6-2": "424862177581f37d",
+    "istar-6x6-3": "6b3ce851ec2c7f08",
+    "istar-8x8-2": "b317029dac9f4133",
 }
 
 
@@ -155,6 +157,21 @@ def test_shipped_list_can_be_made_again(preset: str, split: str) -> None:
         Path(sys.modules["istar_envs.sokoban"].__file__ or "").parent / "splits" / f"{preset}.{split}.txt"
     )
     assert shipped.read_text().startswith(split_text(preset, split, 12))
+
+
+def test_lists_are_written_to_a_folder_until_levels_run_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    easy = replace(PRESETS["istar-6x6-1"], recipe=replace(PRESETS["istar-6x6-1"].recipe, max_moves=1))
+    monkeypatch.setattr(make_splits, "PRESETS", {"easy": easy})
+    monkeypatch.setattr(make_splits, "SIZES", {"dev": 3, "test": 10**6})
+    monkeypatch.setattr(make_splits, "_STALE", 5)
+    monkeypatch.setattr(sys, "argv", ["make_splits", str(tmp_path / "lists")])
+    make_splits.main()
+    assert len((tmp_path / "lists" / "easy.dev.txt").read_text().splitlines()) == 3
+    lines = (tmp_path / "lists" / "easy.test.txt").read_text().splitlines()
+    assert 3 < len(set(lines)) == len(lines) < 500
+    assert {line.split()[0] for line in lines} == {"1"}
 
 
 def test_range_of_optima_can_be_narrowed() -> None:

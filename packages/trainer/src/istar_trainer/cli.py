@@ -56,7 +56,7 @@ def run(argv: list[str]) -> int:
 
 
 def _train(argv: list[str]) -> int:
-    """Train from a configuration: istar train CONFIG [--resume] [--algorithm WORD] [--credit WORD] [--KEY VALUE]."""
+    """Train a policy: istar train CONFIG [--resume] [--algorithm WORD] [--credit WORD] [--KEY VALUE]."""
     from istar_trainer.pipeline import run_training
     from istar_trainer.progress import Progress
 
@@ -71,12 +71,13 @@ def _train(argv: list[str]) -> int:
 def _sft(argv: list[str]) -> int:
     """Only the warm start: istar sft CONFIG [--resume] [--KEY VALUE]; the policy is in RUN_DIR/warm_start."""
     from istar_trainer.folder import RunFolder
-    from istar_trainer.pipeline import prepare_policy, use_threads
+    from istar_trainer.pipeline import check_names, prepare_policy, use_threads
     from istar_trainer.progress import Progress
 
     resume = _take_flag(argv, "--resume")
     config = _config(argv, "istar sft")
     use_threads(config.threads)
+    check_names(config)
     with Progress() as progress:
         path = prepare_policy(config, RunFolder(config.run_dir, config, resume=resume), progress)
         progress.note(f"policy: {path}")

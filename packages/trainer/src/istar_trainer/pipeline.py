@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 
+from istar_envs.templates import load_template
+from istar_judges.verifiers import make_verifier
 from istar_trainer.config import RunConfig
 from istar_trainer.evaluate import evaluate, expert_baseline, listed_tasks, random_baseline
 from istar_trainer.folder import RunFolder
@@ -41,6 +43,7 @@ def run_training(config: RunConfig, *, resume: bool, progress: Progress) -> Path
         IstarError: If a stage cannot be carried out; what was written stays.
     """
     use_threads(config.threads)
+    check_names(config)
     folder = RunFolder(config.run_dir, config, resume=resume)
     start = prepare_policy(config, folder, progress)
     run = make_run(config, folder, start, progress, resume=resume)
@@ -65,6 +68,17 @@ def use_threads(threads: int) -> None:
     if threads:
         torch.set_num_threads(threads)
     torch.use_deterministic_algorithms(True)
+
+
+def check_names(config: RunConfig) -> None:
+    """Open what the configuration names, so that a misspelt name leaves no run folder behind.
+
+    Raises:
+        IstarError: If the environment, its options, the template or the verifier do not exist.
+    """
+    make_verifier(config.verifier, config.outcome)
+    load_template(config.env.template)
+    make_env(config.env, "train").close()
 
 
 def prepare_policy(config: RunConfig, folder: RunFolder, progress: Progress) -> Path:

@@ -57,10 +57,20 @@ def train_tokenizer(texts: Iterable[str], *, vocab_size: int = 512) -> Any:
     Returns:
         A Hugging Face fast tokenizer with a ChatML template.
     """
-    from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+    from tokenizers import (
+        AddedToken,
+        Regex,
+        Tokenizer,
+        decoders,
+        models,
+        normalizers,
+        pre_tokenizers,
+        trainers,
+    )
     from transformers import PreTrainedTokenizerFast
 
     tokenizer = Tokenizer(models.BPE())
+    tokenizer.normalizer = normalizers.NFC()  # what AutoTokenizer gives the tokenizer of every Qwen2 model
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
             pre_tokenizers.Split(Regex(r"\p{L}+|[^\p{L}]"), behavior="isolated"),

@@ -20,7 +20,7 @@ from istar_envs.sokoban.deadlocks import dead_squares
 from istar_envs.sokoban.levels import Level, Split, canonical_hash, split_of
 from istar_envs.sokoban.retrograde import Distances, distances
 from istar_envs.sokoban.reverse import Rule, reverse_starts
-from istar_envs.sokoban.solver import solve_pushes
+from istar_envs.sokoban.solver import fewest_pushes
 
 MAX_TRIES: Final = 4000
 """Rooms tried before a request is given up; presets need a few, so only odd ranges fail."""
@@ -110,7 +110,11 @@ def _attempt(recipe: Recipe, rng: CounterRng, split: Split, wanted: list[int], l
         starts = _spread_starts(rng, floor, recipe, wanted)
     else:
         starts = _reverse_starts(rng, floor, recipe, recipe.rule)
+    tried = set()
     for layout, start in islice(starts, _PICKS[split]):
+        if start in tried:
+            continue
+        tried.add(start)
         level_hash = canonical_hash(layout, start)
         if split_of(level_hash) != split:
             continue
@@ -118,8 +122,7 @@ def _attempt(recipe: Recipe, rng: CounterRng, split: Split, wanted: list[int], l
         num_moves = table.moves_left(start)
         if num_moves is None or not recipe.min_moves <= num_moves <= recipe.max_moves:
             continue
-        solution = solve_pushes(layout, start)
-        num_pushes = None if solution is None else solution.num_pushes
+        num_pushes = fewest_pushes(layout, start)
         return Level(layout, start, level_id, num_moves, num_pushes, dead_squares(layout), level_hash)
     return None
 
@@ -188,31 +191,40 @@ def carve_room(rng: CounterRng, height: int, width: int) -> int:
     Returns:
         Bit field of the floor.
     """
-    stamps = _stamps(height, width)
-    row, col = 1 + rng.below(height - 1), 1 + rng.below(width - 1)
-    down, right = _DIRECTIONS[rng.below(4)]
+    steps, stamps = _carving(height, width)
+    cell = (1 + rng.below(height - 1)) * width + 1 + rng.below(width - 1)
+    direction = rng.below(4)
     floor = 0
     for _ in range(int(1.7 * (height + width))):
         word = rng.next_u64()
         if word >> 40 < _TURN * 2**24:
-            down, right = _DIRECTIONS[word >> 38 & 3]
-        row = min(max(row + down, 1), height - 2)
-        col = min(max(col + right, 1), width - 2)
-        floor |= stamps[row * width + col][(word & 0xFFFFFFFF) * 5 >> 32]
+            direction = word >> 38 & 3
+        cell = steps[direction][cell]
+        floor |= stamps[cell][(word & 0xFFFFFFFF) * 5 >> 32]
     return floor
 
 
 @lru_cache(maxsize=32)
-def _stamps(height: int, width: int) -> tuple[tuple[int, ...], ...]:
-    """Return for each cell the bit fields of the stamps around it, cut at the border."""
+def _carving(height: int, width: int) -> tuple[tuple[tuple[int, ...], ...], tuple[tuple[int, ...], ...]]:
+    """Tabulate the carving walk for a size.
+
+    Returns:
+        For each direction and cell the next cell, kept off the border; and for each cell the bit
+        fields of the stamps around it, cut at the border.
+    """
+    board = [(row, col) for row in range(height) for col in range(width)]
+
+    def clamped(row: int, col: int) -> int:
+        return min(max(row, 1), height - 2) * width + min(max(col, 1), width - 2)
 
     def cut(row: int, col: int, stamp: tuple[tuple[int, int], ...]) -> int:
         opened = ((row + down, col + right) for down, right in stamp)
         return sum(1 << r * width + c for r, c in opened if 0 < r < height - 1 and 0 < c < width - 1)
 
-    return tuple(
-        tuple(cut(row, col, stamp) for stamp in _STAMPS) for row in range(height) for col in range(width)
+    steps = tuple(
+        tuple(clamped(row + down, col + right) for row, col in board) for down, right in _DIRECTIONS
     )
+    return steps, tuple(tuple(cut(row, col, stamp) for stamp in _STAMPS) for row, col in board)
 
 
 def _pullable(floor: int, width: int) -> int:

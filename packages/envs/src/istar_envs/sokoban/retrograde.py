@@ -101,16 +101,9 @@ class Distances:
 
     __slots__ = ("_cells", "_grid", "_planes", "_slots", "max_moves")
 
-    def __init__(self, layout: Layout, num_boxes: int, box: tuple[int, int, int, int]) -> None:
-        top, left, height, width = box
-        self._grid = _grid(height, width, num_boxes)
-        self._cells = tuple(
-            (top + row) * layout.width + left + col for row in range(height) for col in range(width)
-        )
-        slots = [0] * (layout.height * layout.width)
-        for slot, cell in enumerate(self._cells):
-            slots[cell] = slot
-        self._slots = tuple(slots)
+    def __init__(self, layout: Layout, num_boxes: int, crop: tuple[int, int, int, int]) -> None:
+        self._grid = _grid(crop[2], crop[3], num_boxes)
+        self._cells, self._slots = _frame(layout.height, layout.width, crop)
         floor = self._squeeze(~layout.walls)
         layer = self._grid.positions(floor, self._squeeze(layout.targets))
         unseen = self._grid.positions(floor, floor) & ~layer
@@ -213,11 +206,32 @@ def distances(layout: Layout, num_boxes: int) -> Distances | None:
         raise ValueError(
             f"{num_boxes} boxes for {layout.targets.bit_count()} targets: the numbers must agree"
         )
-    floor = [cell for cell in range(layout.height * layout.width) if not layout.walls >> cell & 1]
-    rows = [cell // layout.width for cell in floor]
-    cols = [cell % layout.width for cell in floor]
-    top, left = min(rows), min(cols)
-    height, width = max(rows) - top + 1, max(cols) - left + 1
-    if (height * width) ** (num_boxes + 1) > MAX_TABLE_BITS:
+    crop = _crop(layout)
+    if (crop[2] * crop[3]) ** (num_boxes + 1) > MAX_TABLE_BITS:
         return None
-    return Distances(layout, num_boxes, (top, left, height, width))
+    return Distances(layout, num_boxes, crop)
+
+
+def _crop(layout: Layout) -> tuple[int, int, int, int]:
+    """Return the first row and column, the height and the width of the floor's bounding box."""
+    ones = (1 << layout.width) - 1
+    rows = [ones & ~(layout.walls >> row * layout.width) for row in range(layout.height)]
+    used = [row for row, cells in enumerate(rows) if cells]
+    cols = 0
+    for cells in rows:
+        cols |= cells
+    left = (cols & -cols).bit_length() - 1
+    return used[0], left, used[-1] - used[0] + 1, cols.bit_length() - left
+
+
+@lru_cache(maxsize=256)
+def _frame(
+    height: int, width: int, crop: tuple[int, int, int, int]
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the board cell of each grid cell, and the grid cell of each board cell (0 outside)."""
+    top, left, num_rows, num_cols = crop
+    cells = tuple((top + row) * width + left + col for row in range(num_rows) for col in range(num_cols))
+    slots = [0] * (height * width)
+    for slot, cell in enumerate(cells):
+        slots[cell] = slot
+    return cells, tuple(slots)

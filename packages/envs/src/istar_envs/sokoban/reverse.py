@@ -99,9 +99,10 @@ def _steps_back(layout: Layout, position: Position, rule: Rule) -> list[tuple[Po
     """Return the positions one step back, each with the number of the box dragged there, 0 for none."""
     player, boxes = position[0], position[1:]
     steps = []
+    walls = layout.walls
     for offset in layout.offsets:
         ahead, behind = player + offset, player - offset
-        if layout.walls >> ahead & 1 or ahead in boxes:
+        if walls >> ahead & 1 or ahead in boxes:
             continue
         if behind in boxes:
             dragged = tuple([player if box == behind else box for box in boxes])

@@ -93,9 +93,7 @@ def solve_pushes(layout: Layout, start: State, *, max_nodes: int = MAX_NODES) ->
         EnvError: If the search reached ``max_nodes``.
         ValueError: If the numbers of boxes and targets differ.
     """
-    floor, dead = floor_of(layout), dead_squares(layout)
-    root = (start.boxes, _region(1 << start.player, floor & ~start.boxes, layout.width))
-    found = _search(layout, root, lambda node: _pushes_from(layout, node, floor, dead), max_nodes)
+    found = _search_pushes(layout, start, max_nodes)
     if found is None:
         return None
     pushes, num_nodes = found
@@ -103,11 +101,24 @@ def solve_pushes(layout: Layout, start: State, *, max_nodes: int = MAX_NODES) ->
     boxes, player = start.boxes, start.player
     for cell, action in pushes:
         offset = layout.offsets[action]
-        actions += _walk(layout, floor & ~boxes, player, cell - offset)
+        actions += _walk(layout, floor_of(layout) & ~boxes, player, cell - offset)
         actions.append(action)
         boxes ^= 1 << cell | 1 << cell + offset
         player = cell
     return Solution(actions, len(pushes), num_nodes)
+
+
+def fewest_pushes(layout: Layout, start: State, *, max_nodes: int = MAX_NODES) -> int | None:
+    """Return the number of pushes of ``solve_pushes`` without its walks; None if there is no solution."""
+    found = _search_pushes(layout, start, max_nodes)
+    return None if found is None else len(found[0])
+
+
+def _search_pushes(layout: Layout, start: State, max_nodes: int) -> tuple[list[_Step], int] | None:
+    """Search the pushes of a solution; see ``_search`` for what is returned."""
+    floor, dead = floor_of(layout), dead_squares(layout)
+    root = (start.boxes, _region(1 << start.player, floor & ~start.boxes, layout.width))
+    return _search(layout, root, lambda node: _pushes_from(layout, node, floor, dead), max_nodes)
 
 
 def _search(

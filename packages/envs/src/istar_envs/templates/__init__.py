@@ -98,14 +98,15 @@ def load_template(name: str) -> Template:
     folder = resources.files(__name__)
     shipped = sorted(f.name.removesuffix(".toml") for f in folder.iterdir() if f.name.endswith(".toml"))
     if name in shipped:
-        text = (folder / f"{name}.toml").read_text(encoding="utf-8")
+        raw = (folder / f"{name}.toml").read_bytes()
     elif name.endswith(".toml") and Path(name).is_file():
-        text = Path(name).read_text(encoding="utf-8")
+        raw = Path(name).read_bytes()
     else:
         raise ConfigError(f"unknown prompt template {name!r}.{suggest(name, shipped)}")
     try:
+        text = raw.decode("utf-8")
         template = Template.model_validate({"name": name, **tomllib.loads(text)})
-    except (tomllib.TOMLDecodeError, ValidationError) as error:
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError, ValidationError) as error:
         raise ConfigError(f"prompt template {name!r} cannot be read: {error}") from error
     unknown = set(_PLACEHOLDER.findall(text)) - _FIELDS
     if unknown:

@@ -1,0 +1,304 @@
+"""Whole iterations on a tiny model: what must hold in every one of them, and every combination of options."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from builders import assert_same_tensors
+from istar_envs.errors import ConfigError
+from istar_envs.sokoban.env import SokobanEnv
+from istar_trainer.batch import collate
+from istar_trainer.checkpoint import list_checkpoints, load_checkpoint
+from istar_trainer.errors import CheckpointMismatch, RolloutError, StaleSnapshot
+from istar_trainer.folder import RunFolder
+from istar_trainer.metrics import METRICS, read_metrics
+from istar_trainer.model import load_model
+from istar_trainer.pipeline import make_once, run_training
+from istar_trainer.progress import Progress
+from istar_trainer.setup import Run, make_run
+from tiny_run import tiny_config
+
+
+@pytest.fixture(autouse=True)
+def _restore_torch():
+    threads = torch.get_num_threads()
+    yield
+    torch.use_deterministic_algorithms(False)
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def warm(finished_run) -> dict:
+    """Sections that start from the warm-started policy of a finished run, and play little."""
+    return {
+        "iterations": 2,
+        "model": {"path": str(finished_run / "warm_start")},
+        "warm_start": {"enabled": False},
+        "eval": {"every": 2, "dev_tasks": 2, "test_tasks": 0},
+    }
+
+
+def train(folder: Path, *, resume: bool = False, **changes) -> Path:
+    with Progress() as progress:
+        run_training(tiny_config(folder, **changes), resume=resume, progress=progress)
+    return folder
+
+
+def open_run(folder: Path, **changes) -> Run:
+    config = tiny_config(folder, **changes)
+    return make_run(
+        config, RunFolder(folder, config, resume=False), Path(config.model.path), Progress(), resume=False
+    )
+
+
+def policy_weights(folder: Path) -> dict[str, torch.Tensor]:
+    return load_file(folder / "policy" / "model.safetensors")
+
+
+def newest_state(folder: Path) -> dict:
+    return load_checkpoint(list_checkpoints(folder / "checkpoints")[-1])[1]
+
+
+def untimed(folder: Path) -> list[dict]:
+    return [
+        {k: v for k, v in record.items() if not k.startswith("time/")}
+        for record in map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
+    ]
+
+
+def test_a_run_folder_stands_alone(finished_run):
+    names = {path.name for path in finished_run.iterdir()}
+    assert names >= {"config.json", "env.json", "metrics.jsonl", "eval.jsonl", "credits.jsonl", "report.html"}
+    assert names >= {"model", "warm_start", "checkpoints", "policy"}
+    assert not list(finished_run.rglob("*.part"))
+    model, tokenizer = load_model(finished_run / "policy")
+    assert model.config.vocab_size == len(tokenizer)
+    assert [path.name[-1] for path in list_checkpoints(finished_run / "checkpoints")] == ["4", "6"]
+
+
+def test_the_prm_moves_whenever_there_are_pairs(finished_run):
+    records = read_metrics(finished_run / "metrics.jsonl")
+    assert len(records) == 6
+    with_pairs = [record for record in records if record["pairs/num"] > 0]
+    assert len(with_pairs) >= 3
+    assert all(record["prm/grad_norm"] > 0 for record in with_pairs)
+    start = load_file(finished_run / "warm_start" / "model.safetensors")
+    weights = newest_state(finished_run)["learners"]["prm"]["weights"]
+    assert any(not torch.equal(weights[name], value) for name, value in start.items())
+
+
+def test_nothing_is_clipped_before_the_first_step_and_sampler_and_learner_agree(finished_run):
+    for number, record in enumerate(read_metrics(finished_run / "metrics.jsonl")):
+        assert record["ratio/first_minibatch_max_dev"] < 1e-6
+        assert record["ratio/first_minibatch_clip_frac"] == 0
+        assert record["mismatch/abs_max"] < 1e-4
+        assert record["rollout/snapshot_id"] == number
+        assert record["adv/std_floor"] == pytest.approx(10 * record["prm/noise_floor"])
+
+
+def test_all_logged_names_are_registered_and_times_are_positive(finished_run):
+    for record in read_metrics(finished_run / "metrics.jsonl"):
+        assert record.keys() - {"iteration"} <= METRICS.keys()
+        assert all(value > 0 for name, value in record.items() if name.startswith("time/"))
+
+
+def test_the_test_list_is_played_before_and_after_next_to_baselines(finished_run):
+    records = [json.loads(line) for line in (finished_run / "eval.jsonl").read_text().splitlines()]
+    assert [record["label"] for record in records] == ["before", "dev", "dev", "dev", "after"]
+    assert [record["iteration"] for record in records] == [0, 2, 4, 6, 6]
+    for record in (records[0], records[-1]):
+        assert record["n"] == 6
+        assert record["baselines"]["optimal"] == 1.0
+        assert 0 <= record["baselines"]["random"] <= 1
+
+
+def test_equal_configurations_give_equal_runs(tmp_path, warm):
+    one, other = (train(tmp_path / name, **warm) for name in ("one", "other"))
+    assert untimed(one) == untimed(other)
+    assert_same_tensors(policy_weights(one), policy_weights(other))
+
+
+def test_a_coefficient_of_0_trains_the_policy_bit_for_bit_like_the_plain_algorithm(tmp_path, warm):
+    plain = train(tmp_path / "plain", **warm, credit="none")
+    silent = train(tmp_path / "silent", **warm, credit={"type": "istar", "step_adv_coef": 0.0})
+    loud = train(tmp_path / "loud", **warm)
+    assert_same_tensors(policy_weights(silent), policy_weights(plain))
+    state, expected = newest_state(silent), newest_state(plain)
+    assert state["learners"].keys() == {"policy", "prm"}
+    assert expected["learners"].keys() == {"policy"}
+    for key, value in expected["learners"]["policy"]["optimizer"]["state"].items():
+        assert_same_tensors(state["learners"]["policy"]["optimizer"]["state"][key], value)
+    different = policy_weights(loud)
+    assert any(not torch.equal(value, different[name]) for name, value in policy_weights(plain).items())
+
+
+def test_learning_rates_of_0_change_no_weight(tmp_path, warm, finished_run):
+    changes = {"learner": {"lr": 1e-300, "weight_decay": 0.0}, "prm": {"lr": 1e-300}}
+    folder = train(tmp_path / "run", **warm, **changes)
+    start = load_file(finished_run / "warm_start" / "model.safetensors")
+    assert_same_tensors(policy_weights(folder), start)
+    for record in read_metrics(folder / "metrics.jsonl"):
+        assert record["ratio/max"] == pytest.approx(1.0, abs=1e-6)
+        assert record["ratio/clip_low_frac"] == record["ratio/clip_high_frac"] == 0
+
+
+COMBINATIONS = {
+    "grpo": {"algorithm": {"type": "grpo", "std": "population"}},
+    "after": {"prm": {"update_order": "after", "updates_per_iteration": 2}},
+    "shifted to go": {
+        "credit": {
+            "type": "istar",
+            "attribution": "shifted_to_go",
+            "center": "policy_kl",
+            "groups": "with_pairs",
+        },
+        "prm": {"score": "mean", "updates_per_iteration": 3},
+    },
+    "centred": {
+        "credit": {"type": "istar", "center": "policy_kl", "scope": "batch", "norm": "rloo"},
+        "prm": {"score": "centered_sum", "anchor": "ema", "ema": 0.5},
+    },
+    "paper ratio": {
+        "algorithm": {"type": "rloo", "loss": {"ratio": "step_product", "aggregation": "trajectory_mean"}},
+        "prm": {"anchor": "reset"},
+    },
+    "constant length": {
+        "algorithm": {
+            "type": "grpo",
+            "std": "none",
+            "loss": {"aggregation": "constant", "constant_length": 20, "dual_clip": 3.0, "ratio": "step_geo"},
+        },
+        "learner": {"epochs": 2, "minibatches": 3},
+    },
+    "full dialogue": {"env": {"window": None}, "rollout": {"max_prompt_tokens": 400}},
+    "thinking with a window": {"env": {"template": "think-v1", "window": 2}},
+    "soft pairs of returns": {
+        "outcome": "return",
+        "prm": {"pair_rule": {"label": "rank", "sharpness": 1.0, "pair_set": "best_worst"}},
+    },
+    "warm-up": {"credit": {"type": "istar", "warm_up": {"window": 2}}, "prm": {"pair_weight": "pair"}},
+}
+
+
+@pytest.mark.parametrize("changes", COMBINATIONS.values(), ids=COMBINATIONS.keys())
+def test_every_combination_of_options_trains(tmp_path, warm, changes):
+    folder = train(tmp_path / "run", **warm, **changes)
+    records = read_metrics(folder / "metrics.jsonl")
+    assert [record["iteration"] for record in records] == [0, 1]
+    assert all(record["prm/grad_norm"] > 0 for record in records if record["pairs/num"] > 0)
+    assert all(value.isfinite().all() for value in policy_weights(folder).values())
+
+
+def test_a_run_without_any_success_trains_no_prm(tmp_path, warm, finished_run):
+    untrained = {"path": str(finished_run / "model")}
+    folder = train(tmp_path / "run", **{**warm, "model": untrained}, prm={"lr": 1e-3, "weight_decay": 0.5})
+    assert all(record["pairs/num"] == 0 for record in read_metrics(folder / "metrics.jsonl"))
+    assert all(record["prm/skipped"] == 1 for record in read_metrics(folder / "metrics.jsonl"))
+    start = load_file(finished_run / "model" / "model.safetensors")
+    weights = newest_state(folder)["learners"]["prm"]["weights"]
+    assert all(torch.equal(weights[name], value) for name, value in start.items())
+
+
+def test_going_on_with_a_finished_run_changes_nothing(tmp_path, warm):
+    folder = train(tmp_path / "run", **warm)
+    before = {path.name: path.read_bytes() for path in folder.glob("*.jsonl")}
+    train(folder, resume=True, **warm)
+    assert {path.name: path.read_bytes() for path in folder.glob("*.jsonl")} == before
+
+
+def test_a_finished_run_can_be_made_longer(tmp_path, warm):
+    short = train(tmp_path / "short", **warm)
+    train(short, resume=True, **{**warm, "iterations": 4})
+    straight = train(tmp_path / "straight", **{**warm, "iterations": 4})
+    assert untimed(short) == untimed(straight)
+    assert_same_tensors(
+        newest_state(short)["learners"]["policy"]["weights"],
+        newest_state(straight)["learners"]["policy"]["weights"],
+    )
+
+
+def test_a_damaged_checkpoint_stops_a_resumed_run_and_removing_it_helps(tmp_path, warm):
+    changes = {**warm, "checkpoint": {"every": 1, "keep": 2}}
+    folder = train(tmp_path / "run", **changes)
+    expected = untimed(folder)
+    newest = list_checkpoints(folder / "checkpoints")[-1]
+    (newest / "state.pt").write_bytes(b"damaged")
+    with pytest.raises(CheckpointMismatch, match="Remove this folder"):
+        train(folder, resume=True, **changes)
+    for path in newest.iterdir():
+        path.unlink()
+    newest.rmdir()
+    train(folder, resume=True, **changes)
+    assert untimed(folder) == expected
+
+
+def test_rows_of_another_snapshot_are_refused(tmp_path, warm):
+    run = open_run(tmp_path / "run", **warm)
+    groups = run.play()
+    batch = collate([t for g in groups for t in g.trajectories], [g.id for g in groups])
+    run.old_logprobs(batch)
+    run.publish_policy()
+    with pytest.raises(StaleSnapshot, match=r"sampled by snapshot 0, but the policy is at 1"):
+        run.old_logprobs(batch)
+    stale = dataclasses.replace(batch, snapshot_id=7)
+    with pytest.raises(StaleSnapshot, match="sampled by snapshot 7"):
+        run.old_logprobs(stale)
+    run.close()
+
+
+def test_invalid_steps_cost_their_penalty_and_failures_have_no_outcome(tmp_path, warm, monkeypatch):
+    run = open_run(tmp_path / "run", **warm, env={"kwargs": {"max_steps": 2, "max_moves": 2}})
+    monkeypatch.setattr(run.sampler, "eos_token_id", -1)
+    run.sampler.max_new_tokens = 1
+    groups = run.play()
+    outcomes = run.judge(groups)
+    assert outcomes.values.tolist() == pytest.approx([-0.2] * 16)
+    assert outcomes.has_outcome.all()
+    assert len(run.pair(groups, outcomes)) == 0
+    broken = dataclasses.replace(groups[0].trajectories[0].episode, end="failed", error="broke")
+    first = dataclasses.replace(groups[0].trajectories[0], episode=broken)
+    group = dataclasses.replace(groups[0], trajectories=(first, *groups[0].trajectories[1:]))
+    outcomes = run.judge([group, *groups[1:]])
+    assert outcomes.has_outcome.tolist() == [False] + [True] * 15
+    assert outcomes.values[0] == 0
+    run.close()
+
+
+def test_a_world_that_always_breaks_stops_the_run_and_keeps_its_checkpoint(tmp_path, warm, monkeypatch):
+    folder = train(tmp_path / "run", **warm)
+
+    def explode(*_args):
+        raise ValueError("the world ended")
+
+    monkeypatch.setattr(SokobanEnv, "step", explode)
+    with pytest.raises(RolloutError, match=r"trajectories broke, more than rollout\.max_failed_frac=0\.25"):
+        train(folder, resume=True, **{**warm, "iterations": 4})
+    monkeypatch.undo()
+    assert load_checkpoint(list_checkpoints(folder / "checkpoints")[-1])[0] == 2
+    train(folder, resume=True, **{**warm, "iterations": 3})
+
+
+def test_a_missing_model_is_named_before_anything_is_played(tmp_path, warm):
+    with pytest.raises(ConfigError, match=r"no model in .*nowhere"):
+        train(tmp_path / "run", **{**warm, "model": {"path": "nowhere"}})
+
+
+def test_a_folder_is_made_once_and_completely_or_not_at_all(tmp_path):
+    target = tmp_path / "made"
+
+    def fail(out: Path) -> None:
+        out.mkdir()
+        (out / "half").write_text("")
+        raise OSError("the disk is full")
+
+    with pytest.raises(OSError, match="the disk is full"):
+        make_once(target, fail)
+    assert not target.exists()
+    make_once(target, lambda out: out.mkdir())
+    assert list(target.iterdir()) == []
+    make_once(target, fail)
+    assert [path.name for path in tmp_path.iterdir()] == ["made"]
