@@ -1,7 +1,7 @@
 """Builders of small things that many tests need: models, steps, trajectories, batches, samplers."""
 
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -190,12 +190,6 @@ class ScriptedSampler:
     def _complete(self, text: str) -> Completion:
         ids = (*self._tokenizer(text, add_special_tokens=False)["input_ids"], self._tokenizer.eos_token_id)
         return Completion(ids, (-1.0,) * len(ids))
-
-
-def replay_script(texts: Iterable[str]) -> Callable[[Request], str]:
-    """Say the texts one after the other."""
-    remaining = iter(texts)
-    return lambda _request: next(remaining)
 
 
 def _tokens(rng: random.Random, low: int, high: int) -> list[int]:

@@ -8,6 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+import istar_trainer.train
 from builders import assert_same_tensors
 from istar_envs.errors import ConfigError
 from istar_envs.sokoban.env import SokobanEnv
@@ -20,6 +21,7 @@ from istar_trainer.model import load_model
 from istar_trainer.pipeline import make_once, run_training
 from istar_trainer.progress import Progress
 from istar_trainer.setup import Run, make_run
+from istar_trainer.update import PolicyBatch
 from tiny_run import tiny_config
 
 
@@ -211,10 +213,13 @@ def test_going_on_with_a_finished_run_changes_nothing(tmp_path, warm):
 
 
 def test_a_finished_run_can_be_made_longer(tmp_path, warm):
-    short = train(tmp_path / "short", **warm)
-    train(short, resume=True, **{**warm, "iterations": 4})
-    straight = train(tmp_path / "straight", **{**warm, "iterations": 4})
+    changes = {**warm, "credit": {"type": "istar", "warm_up": {"pair_acc": 0.0, "window": 1, "start_at": 2}}}
+    short = train(tmp_path / "short", **changes)
+    train(short, resume=True, **{**changes, "iterations": 4})
+    straight = train(tmp_path / "straight", **{**changes, "iterations": 4})
     assert untimed(short) == untimed(straight)
+    assert [record["adv/step_coef"] for record in untimed(straight)][:2] == [0, 0]
+    assert 1 in [record["adv/step_coef"] for record in untimed(straight)]
     assert_same_tensors(
         newest_state(short)["learners"]["policy"]["weights"],
         newest_state(straight)["learners"]["policy"]["weights"],
@@ -266,6 +271,29 @@ def test_invalid_steps_cost_their_penalty_and_failures_have_no_outcome(tmp_path,
     assert outcomes.has_outcome.tolist() == [False] + [True] * 15
     assert outcomes.values[0] == 0
     run.close()
+
+
+def test_a_trajectory_without_a_verdict_weighs_nothing(tmp_path, warm, monkeypatch):
+    judge, update = Run.judge, istar_trainer.train.update_policy
+    seen: list[PolicyBatch] = []
+
+    def without_the_first(run, groups):
+        outcomes = judge(run, groups)
+        outcomes.has_outcome[0] = False
+        outcomes.values[0] = 0.0
+        return outcomes
+
+    def watched(learner, data, *args, **options):
+        seen.append(data)
+        return update(learner, data, *args, **options)
+
+    monkeypatch.setattr(Run, "judge", without_the_first)
+    monkeypatch.setattr(istar_trainer.train, "update_policy", watched)
+    train(tmp_path / "run", **{**warm, "iterations": 1})
+    unjudged = seen[0].batch.trajectory_index == 0
+    assert unjudged.any()
+    assert seen[0].weights.tolist() == (~unjudged).float().tolist()
+    assert seen[0].advantages[unjudged].eq(0).all()
 
 
 def test_a_world_that_always_breaks_stops_the_run_and_keeps_its_checkpoint(tmp_path, warm, monkeypatch):

@@ -158,7 +158,7 @@ class InitTinyArgs:
     """Width."""
     num_layers: int = 4
     """Layers."""
-    num_heads: int = 4
+    num_heads: int = 8
     """Attention heads."""
     seed: int = 0
     """Seed of the weights."""

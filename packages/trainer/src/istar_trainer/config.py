@@ -43,7 +43,7 @@ class ModelConfig(Section):
     """Width of the tiny model (ignored with ``path``)."""
     num_layers: int = Field(default=4, ge=1)
     """Layers of the tiny model (ignored with ``path``)."""
-    num_heads: int = Field(default=4, ge=1)
+    num_heads: int = Field(default=8, ge=1)
     """Attention heads of the tiny model (ignored with ``path``)."""
 
 
@@ -99,7 +99,7 @@ class LearnerConfig(Section):
     epochs: int = Field(default=1, ge=1)
     """Passes over each batch."""
     minibatches: int = Field(default=1, ge=1)
-    """Optimizer updates per pass; trajectories are dealt out whole."""
+    """Optimizer updates per pass; groups are dealt out whole."""
     micro_batch_tokens: int = Field(default=65536, ge=1)
     """Padded tokens per forward pass; a memory knob that changes no result beyond rounding."""
 

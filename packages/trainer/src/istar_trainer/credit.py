@@ -247,8 +247,9 @@ def _reward_metrics(scores: StepScores, batch: StepBatch, outcomes: BatchOutcome
     sums.index_add_(0, batch.trajectory_index[real], rewards[real].double())
     metrics["prm/score_abs_mean"] = _mean(sums.abs())
     degenerate = is_degenerate(outcomes.values, outcomes.groups, outcomes.has_outcome)
-    num_degenerate = len(outcomes.groups[degenerate].unique())
-    metrics["adv/degenerate_group_frac"] = num_degenerate / len(outcomes.groups.unique())
+    metrics["adv/degenerate_group_frac"] = len(torch.unique(outcomes.groups[degenerate])) / len(
+        torch.unique(outcomes.groups)
+    )
     return metrics
 
 

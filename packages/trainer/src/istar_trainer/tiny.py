@@ -18,6 +18,9 @@ from istar_envs.agent import Conversation, Message
 
 _END = "<|im_end|>"
 _PAD = "<|endoftext|>"
+_ROPE_THETA = 30.0
+# Rotary wavelengths up to about 120 tokens: prompts of a tiny model are short, and with the usual 10,000
+# most of its few frequencies would never turn, so that it learns what lies beside what much later.
 _CHAT_TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n"
     "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
@@ -120,6 +123,7 @@ def make_model(
         max_position_embeddings=4096,
         tie_word_embeddings=True,
         initializer_range=0.05,
+        rope_parameters={"rope_type": "default", "rope_theta": _ROPE_THETA},
         bos_token_id=None,
         eos_token_id=eos_token_id,
         pad_token_id=0,

@@ -1,4 +1,4 @@
-"""One batch into the policy: epochs over minibatches of whole trajectories."""
+"""One batch into the policy: epochs over minibatches of whole groups."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -49,7 +49,7 @@ def update_policy(
         data: Rows with old logprobs and advantages.
         loss: Ratio form, aggregation, clip range.
         config: Epochs and minibatches.
-        seed: Seed of the dealing of trajectories.
+        seed: Seed of the dealing of groups.
 
     Returns:
         Metrics ``policy/…`` and ``ratio/…``; the ratio's are means over minibatches, its maximum is
@@ -59,7 +59,7 @@ def update_policy(
     norms: list[float] = []
     stats: list[RatioStats] = []
     for epoch in range(config.epochs):
-        for chosen in deal(data.batch.trajectory_index, config.minibatches, seed=seed + epoch):
+        for chosen in deal(data.batch.group_index, config.minibatches, seed=seed + epoch):
             value, found = _accumulate(learner, data, loss, data.weights * chosen)
             losses.append(value)
             stats.append(found)
@@ -79,24 +79,25 @@ def update_policy(
     }
 
 
-def deal(
-    trajectory_index: Int[Tensor, " rows"], num_parts: int, *, seed: int
-) -> Iterator[Bool[Tensor, " rows"]]:
-    """Deal whole trajectories into parts at random.
+def deal(group_index: Int[Tensor, " rows"], num_parts: int, *, seed: int) -> Iterator[Bool[Tensor, " rows"]]:
+    """Deal whole groups into parts at random.
+
+    Groups stay whole because their trajectories share states, which are then computed once, and
+    because their advantages balance each other.
 
     Args:
-        trajectory_index: Trajectory of each row.
-        num_parts: Parts; at most one per trajectory.
-        seed: Seed of the shuffle, which depends on trajectory numbers and not on row order.
+        group_index: Group of each row.
+        num_parts: Parts; at most one per group.
+        seed: Seed of the shuffle, which depends on group numbers and not on row order.
 
     Yields:
         Which rows belong to each part.
     """
     rng = CounterRng(seed)
-    order = sorted((rng.next_u64(), index) for index in sorted(set(trajectory_index.tolist())))
+    order = sorted((rng.next_u64(), index) for index in sorted(set(group_index.tolist())))
     shuffled = torch.tensor([index for _, index in order])
     for part in shuffled.tensor_split(min(num_parts, len(shuffled))):
-        yield torch.isin(trajectory_index, part)
+        yield torch.isin(group_index, part)
 
 
 def _accumulate(
