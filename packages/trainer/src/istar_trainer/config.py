@@ -208,7 +208,7 @@ class PrmConfig(Section):
     ema: float = Field(default=0.9, ge=0, le=1)
     """Share of itself that π_φ keeps with ``anchor: ema``."""
     score: Literal["sum", "mean", "centered_sum", "token_norm"] = "sum"
-    """Trajectory score of the pair loss: sum over steps (Eq. 2), mean, sum of centred rewards, or per token."""
+    """Trajectory score of the pair loss: sum over steps (Eq. 2), their mean, centred sum, or per token."""
     pair_rule: PairRule = PairRule()
     """How outcomes become pairs."""
     pair_weight: Literal["group", "pair"] = "group"

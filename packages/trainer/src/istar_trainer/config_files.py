@@ -70,8 +70,9 @@ def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     merged = dict(base)
     for key, value in over.items():
         old = merged.get(key)
-        is_same = isinstance(old, Mapping) and isinstance(value, Mapping)
-        if is_same and value.get("type", old.get("type")) == old.get("type"):
+        if not isinstance(old, Mapping) or not isinstance(value, Mapping):
+            merged[key] = value
+        elif value.get("type", old.get("type")) == old.get("type"):
             merged[key] = merge(old, value)
         else:
             merged[key] = value

@@ -64,8 +64,8 @@ def listed_tasks(env: gym.Env[Any, Any], count: int) -> list[str]:
     if ids is None or len(ids) < count:
         have = "an endless split" if ids is None else f"{len(ids)} tasks"
         raise ConfigError(
-            f"evaluation wants {count} listed tasks, but {env.spec.id if env.spec else 'the environment'} has "
-            f"{have}. Choose split dev or test, or lower eval.dev_tasks / eval.test_tasks."
+            f"evaluation wants {count} listed tasks, but {env.spec.id if env.spec else 'this environment'} "
+            f"has {have}. Choose split dev or test, or lower eval.dev_tasks / eval.test_tasks."
         )
     return list(ids[:count])
 

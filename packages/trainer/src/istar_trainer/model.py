@@ -108,21 +108,23 @@ def load_model(path: str | Path) -> tuple[nn.Module, Any]:
     from transformers import AutoModelForCausalLM, AutoTokenizer
     from transformers.utils import logging as transformers_logging
 
-    transformers_logging.disable_progress_bar()
+    transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     folder = Path(path)
     if not (folder / "config.json").is_file():
         raise ConfigError(
-            f"no model in {folder} (config.json is missing). Give model.path a folder in Hugging Face layout, "
-            "or make one with `istar init-tiny --env ID --out DIR`."
+            f"no model in {folder} (config.json is missing). Give model.path a folder in Hugging Face "
+            "layout, or make one with `istar init-tiny --env ID --out DIR`."
         )
     try:
-        model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, local_files_only=True)
+        model: nn.Module = AutoModelForCausalLM.from_pretrained(
+            folder, dtype=torch.float32, local_files_only=True
+        )
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         raise ConfigError(f"cannot load the model in {folder}: {error}") from error
     if not tokenizer.chat_template or tokenizer.eos_token_id is None:
         raise ConfigError(f"the tokenizer in {folder} needs a chat template and an end-of-sequence token.")
-    return model.eval(), tokenizer
+    return model.train(False), tokenizer
 
 
 def num_parameters(model: nn.Module) -> int:

@@ -155,8 +155,9 @@ class Player:
             attempt.conversation.truncate()
             if not attempt.steps:
                 raise PromptTooLong(
-                    f"the first prompt of task {attempt.task.id} has {len(attempt.prompt)} tokens, more than "
-                    f"rollout.max_prompt_tokens={self._max_prompt_tokens}. Raise it or use a shorter template."
+                    f"the first prompt of task {attempt.task.id} has {len(attempt.prompt)} tokens, more "
+                    f"than rollout.max_prompt_tokens={self._max_prompt_tokens}. Raise it, or shorten the "
+                    "template."
                 )
 
     def _answer(self, attempt: _Attempt, completion: Completion) -> None:

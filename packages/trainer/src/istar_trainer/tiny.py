@@ -89,7 +89,7 @@ def train_tokenizer(texts: Iterable[str], *, vocab_size: int = 512) -> Any:
     )
     tokenizer.train_from_iterator(texts, trainer)
     tokenizer.add_tokens([AddedToken(tag) for tag in ("<think>", "</think>", "<action>", "</action>")])
-    return PreTrainedTokenizerFast(
+    return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
         tokenizer_object=tokenizer,
         eos_token=_END,
         pad_token=_PAD,
@@ -130,7 +130,8 @@ def make_model(
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return Qwen2ForCausalLM(config).eval()
+        model: nn.Module = Qwen2ForCausalLM(config)
+    return model.train(False)
 
 
 def init_tiny(
