@@ -5,6 +5,7 @@ it, and exit code 2; Ctrl-C ends with 130.
 """
 
 import logging
+import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -25,7 +26,13 @@ _TYRO = (tyro.conf.AvoidSubcommands, tyro.conf.FlagConversionOff)
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the command line and exit with its code."""
-    sys.exit(run(list(sys.argv[1:] if argv is None else argv)))
+    try:
+        code = run(list(sys.argv[1:] if argv is None else argv))
+        sys.stdout.flush()
+    except BrokenPipeError:  # the reader, such as `head`, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 0
+    sys.exit(code)
 
 
 def run(argv: list[str]) -> int:

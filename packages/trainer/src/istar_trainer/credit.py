@@ -220,7 +220,7 @@ class IstarCredit:
 
     def _measure_noise(self, batch: StepBatch, old_logprobs: Float[Tensor, "rows seq"]) -> float:
         """Standard deviation of the reward that π_old would give itself in another packing (spec §7.4)."""
-        rows = torch.arange(0, len(batch), max(1, len(batch) // 32))
+        rows = torch.arange(0, len(batch), max(1, len(batch) // 16))
         again = torch.cat([self._policy.logprobs(batch.select(some)) for some in torch.split(rows, 3)])
         mask = batch.response_mask[rows]
         ratios = token_log_ratios(again, old_logprobs[rows], mask)

@@ -1,7 +1,7 @@
 """A run folder: what a run leaves behind, written so that a crash loses nothing already there.
 
-``config.json env.json metrics.jsonl eval.jsonl credits.jsonl episodes.jsonl`` and the folders
-``model/ warm_start/ checkpoints/ policy/``.
+``config.json env.json metrics.jsonl eval.jsonl credits.jsonl`` and the folders
+``episodes/ model/ warm_start/ checkpoints/ policy/``.
 """
 
 import json
@@ -13,11 +13,12 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from istar_envs.episode import Episode
 from istar_envs.errors import ConfigError
 from istar_trainer.config import RunConfig
 from istar_trainer.metrics import write_atomically
 
-_LINE_FILES = ("eval.jsonl", "credits.jsonl", "episodes.jsonl")
+_LINE_FILES = ("eval.jsonl", "credits.jsonl")
 _VERSIONS = ("istar-trainer", "istar-envs", "torch", "transformers", "tokenizers", "numpy", "gymnasium")
 
 
@@ -53,6 +54,17 @@ class RunFolder:
         if not (path / "env.json").exists():
             write_atomically(path / "env.json", json.dumps(describe_machine(), indent=2) + "\n")
 
+    def add_facts(self, **facts: Any) -> None:
+        """Add facts about the run to ``env.json``."""
+        known = json.loads((self.path / "env.json").read_text(encoding="utf-8"))
+        write_atomically(self.path / "env.json", json.dumps({**known, **facts}, indent=2) + "\n")
+
+    def keep_episodes(self, label: str, episodes: Iterable[Episode]) -> None:
+        """Write episodes as ``episodes/LABEL.jsonl``, in the form that ``istar-judge`` reads."""
+        (self.path / "episodes").mkdir(exist_ok=True)
+        text = "".join(episode.to_json() + "\n" for episode in episodes)
+        write_atomically(self.path / "episodes" / f"{label}.jsonl", text)
+
     def append(self, name: str, records: Iterable[Mapping[str, Any]]) -> None:
         """Append JSON lines to one of the folder's files; they are on disk when this returns."""
         try:
@@ -87,7 +99,7 @@ class RunFolder:
     def rewind(self, iterations: int) -> None:
         """Drop what was written after so many iterations, so that it can be written again.
 
-        Credits and episodes carry the number of the iteration they are from, counted from 0;
+        Credits carry the number of the iteration they are from, counted from 0;
         evaluations carry how many iterations were done.
         """
         for name in _LINE_FILES:

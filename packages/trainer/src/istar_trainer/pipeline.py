@@ -18,6 +18,7 @@ from istar_trainer.evaluate import evaluate, expert_baseline, listed_tasks, rand
 from istar_trainer.folder import RunFolder
 from istar_trainer.learner import Optimization
 from istar_trainer.metrics import MetricsLog
+from istar_trainer.model import num_parameters
 from istar_trainer.progress import Progress
 from istar_trainer.report import build_report
 from istar_trainer.setup import Run, make_env, make_learner, make_players, make_run, make_sampler
@@ -47,6 +48,7 @@ def run_training(config: RunConfig, *, resume: bool, progress: Progress) -> Path
     folder = RunFolder(config.run_dir, config, resume=resume)
     start = prepare_policy(config, folder, progress)
     run = make_run(config, folder, start, progress, resume=resume)
+    folder.add_facts(num_parameters=num_parameters(run.policy.model))
     try:
         labels = {record["label"]: record for record in folder.records("eval.jsonl")}
         if config.eval.test_tasks and "before" not in labels:
@@ -160,6 +162,7 @@ def evaluate_test(run: Run, label: str) -> dict[str, Any]:
         "optimal": expert_baseline(env, tasks).success_rate,
     }
     env.close()
+    run.folder.keep_episodes(label, result.episodes)
     return run.record_evaluation(result, "test", label, baselines)
 
 
