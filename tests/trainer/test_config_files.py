@@ -117,7 +117,7 @@ def test_a_mistake_is_named_with_its_key_and_a_way_out(tmp_path, text, message):
 
 
 def test_all_mistakes_are_reported_at_once(tmp_path):
-    path = write(tmp_path / "c.yaml", "seed: -1\nlearner: {lr: 0}\n")
+    path = write(tmp_path / "c.yaml", "seed: -1\nlearner: {lr: -1}\n")
     with pytest.raises(ConfigError, match=r"seed: .*; learner\.lr: "):
         load_config(path)
 

@@ -10,8 +10,10 @@ from safetensors.torch import load_file
 
 import istar_trainer.train
 from builders import assert_same_tensors
+from istar_envs.episode import read_episodes
 from istar_envs.errors import ConfigError
 from istar_envs.sokoban.env import SokobanEnv
+from istar_judges.verifiers import make_verifier
 from istar_trainer.batch import collate
 from istar_trainer.checkpoint import list_checkpoints, load_checkpoint
 from istar_trainer.errors import CheckpointMismatch, RolloutError, StaleSnapshot
@@ -106,6 +108,16 @@ def test_all_logged_names_are_registered_and_times_are_positive(finished_run):
     for record in read_metrics(finished_run / "metrics.jsonl"):
         assert record.keys() - {"iteration"} <= METRICS.keys()
         assert all(value > 0 for name, value in record.items() if name.startswith("time/"))
+
+
+def test_the_games_of_the_test_list_can_be_judged(finished_run):
+    verifier = make_verifier("sokoban")
+    for line in (finished_run / "eval.jsonl").read_text().splitlines():
+        record = json.loads(line)
+        if record["label"] in ("before", "after"):
+            episodes = list(read_episodes(finished_run / "episodes" / f"{record['label']}.jsonl"))
+            assert len(episodes) == record["n"]
+            assert sum(verifier(episode).success for episode in episodes) == record["success"]
 
 
 def test_the_test_list_is_played_before_and_after_next_to_baselines(finished_run):

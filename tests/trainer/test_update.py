@@ -44,6 +44,16 @@ def reinforce_weights(scene: Scene, aggregation: str) -> Tensor:
     return mask * per_row[aggregation][:, None]
 
 
+def test_the_learning_rate_falls_in_a_straight_line_to_its_last_share():
+    scene, learner = make_scene(), make_learner()
+    data, base = make_data(scene, learner), learner.optimization.lr
+    config = LearnerConfig(lr=base, final_lr_frac=0.2)
+    for progress, share in [(0.0, 1.0), (0.5, 0.6), (1.0, 0.2)]:
+        metrics = update_policy(learner, data, LossConfig(), config, seed=0, progress=progress)
+        assert learner.optimizer.param_groups[0]["lr"] == pytest.approx(base * share)
+        assert metrics["policy/lr"] == pytest.approx(base * share)
+
+
 @pytest.mark.parametrize("aggregation", AGGREGATIONS)
 @pytest.mark.parametrize("micro_batch_tokens", [25, 10_000])
 def test_the_first_step_is_that_of_reinforce(aggregation, micro_batch_tokens):

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from istar_envs.actions import Reply, parse_reply
+from istar_envs.actions import parse_reply
 from istar_envs.episode import EndReason, Episode, ImageStore, Transition, valid_text
 from istar_envs.errors import ConfigError, ResetNeeded
 from istar_envs.language import InvalidAction, TextPlayable
@@ -205,16 +205,8 @@ class Conversation:
         parsed = parse_reply(reply, self.template.grammar, max_actions=self.actions_per_turn)
         if isinstance(parsed, InvalidAction):
             return parsed
-        return self._translate(parsed)
-
-    def _translate(self, parsed: Reply) -> list[Any] | InvalidAction:
-        actions = []
-        for text in parsed.actions:
-            action = self._world.language.action(text, self._info)
-            if isinstance(action, InvalidAction):
-                return action
-            actions.append(action)
-        return actions
+        actions = [self._world.language.action(text, self._info) for text in parsed.actions]
+        return next((action for action in actions if isinstance(action, InvalidAction)), actions)
 
     def _play(self, actions: list[Any]) -> tuple[str, Any, float, bool, bool]:
         """Take the actions of one reply until one is invalid or the episode ends; rewards are summed."""

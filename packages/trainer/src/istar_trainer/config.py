@@ -90,8 +90,10 @@ class RolloutConfig(Section):
 class LearnerConfig(Section):
     """The policy's optimizer."""
 
-    lr: float = Field(default=5e-7, gt=0)
+    lr: float = Field(default=5e-7, ge=0)
     """AdamW learning rate; the paper's value for 7B models. Tiny models want about 1e-3."""
+    final_lr_frac: float = Field(default=1.0, ge=0, le=1)
+    """Share of ``lr`` left at the end, reached linearly; 1 keeps it constant, as in the paper."""
     weight_decay: float = Field(default=0.01, ge=0)
     """AdamW weight decay."""
     grad_clip: float = Field(default=1.0, gt=0)

@@ -80,7 +80,7 @@ def check_update_with_lr_zero() -> dict[str, tuple[float, bool]]:
     trajectory_groups = torch.arange(4).repeat_interleave(4)
     advantages = rloo_advantages(returns, trajectory_groups, torch.ones(16, dtype=torch.bool))
     data = PolicyBatch(batch, old, advantages[batch.trajectory_index], batch.weights)
-    metrics = update_policy(learner, data, cfg.LossConfig(), cfg.LearnerConfig(), seed=0)
+    metrics = update_policy(learner, data, cfg.LossConfig(), cfg.LearnerConfig(lr=0.0), seed=0)
     mismatch = float((old - batch.sampler_logprobs)[batch.response_mask].abs().max())
     moved = max(float((v - before[k]).abs().max()) for k, v in learner.snapshot().items())
     deviation = metrics["ratio/first_minibatch_max_dev"]

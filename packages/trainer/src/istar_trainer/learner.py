@@ -46,6 +46,10 @@ class Learner(Protocol):
         """Clip, update the weights, clear the gradient; returns the norm before clipping."""
         ...
 
+    def scale_lr(self, share: float) -> None:
+        """Use a share of the configured learning rate from the next step on."""
+        ...
+
     def snapshot(self) -> dict[str, Tensor]:
         """Return a copy of the weights."""
         ...
@@ -164,6 +168,11 @@ class TorchLearner:
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         return norm
+
+    def scale_lr(self, share: float) -> None:
+        """Use a share of the configured learning rate from the next step on."""
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.optimization.lr * share
 
     def snapshot(self) -> dict[str, Tensor]:
         """Return a copy of the weights."""

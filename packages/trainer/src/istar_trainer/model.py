@@ -106,9 +106,8 @@ def load_model(path: str | Path) -> tuple[nn.Module, Any]:
     """
     from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM, AutoTokenizer
-    from transformers.utils import logging as transformers_logging
 
-    transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    hide_progress_bars()
     folder = Path(path)
     if not (folder / "config.json").is_file():
         raise ConfigError(
@@ -125,6 +124,13 @@ def load_model(path: str | Path) -> tuple[nn.Module, Any]:
     if not tokenizer.chat_template or tokenizer.eos_token_id is None:
         raise ConfigError(f"the tokenizer in {folder} needs a chat template and an end-of-sequence token.")
     return model.train(False), tokenizer
+
+
+def hide_progress_bars() -> None:
+    """Keep the library's progress bars out of the display of ours."""
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
 
 
 def num_parameters(model: nn.Module) -> int:

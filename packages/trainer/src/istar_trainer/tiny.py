@@ -15,6 +15,7 @@ from torch import nn
 
 from istar_envs.actions import format_reply
 from istar_envs.agent import Conversation, Message
+from istar_trainer.model import hide_progress_bars
 
 _END = "<|im_end|>"
 _PAD = "<|endoftext|>"
@@ -159,6 +160,7 @@ def init_tiny(
         eos_token_id=tokenizer.eos_token_id,
         seed=seed,
     )
+    hide_progress_bars()
     model.save_pretrained(out)  # type: ignore[operator]
     tokenizer.save_pretrained(out)
     return out

@@ -44,7 +44,14 @@ def train(run: Run) -> None:
             data = PolicyBatch(batch, old_logprobs, advantages, weights)
             with clock("policy"):
                 seed = derive_seed(config.seed, "update", run.iteration)
-                metrics = update_policy(run.policy, data, run.algorithm.loss, config.learner, seed=seed)
+                metrics = update_policy(
+                    run.policy,
+                    data,
+                    run.algorithm.loss,
+                    config.learner,
+                    seed=seed,
+                    progress=run.iteration / config.iterations,
+                )
             run.publish_policy()
         run.finish_iteration(
             IterationRecord(run.iteration, groups, outcomes, pairs, data, outcome_advantages, credit, metrics)
