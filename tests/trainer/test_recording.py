@@ -97,10 +97,10 @@ def test_a_metric_of_nobody_is_not_a_number():
     assert metrics["pairs/group_frac"] == 0
 
 
-def test_shown_trajectories_alternate_between_won_and_lost():
+def test_a_success_and_a_failure_of_each_task_are_shown_first():
     record = make_record(make_scene())
     shown = [r["trajectory_id"] for r in credit_records(record, 4)]
-    assert shown == ["g0/0", "g0/1", "g1/0", "g0/2"]
+    assert shown == ["g0/0", "g0/1", "g1/0", "g1/2"]
     assert [r["trajectory_id"] for r in credit_records(record, 0)] == []
     assert len(list(credit_records(record, 100))) == 8
 

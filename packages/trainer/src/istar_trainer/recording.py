@@ -57,13 +57,13 @@ def iteration_metrics(record: IterationRecord) -> dict[str, float]:
 
 
 def credit_records(record: IterationRecord, count: int) -> Iterator[dict[str, Any]]:
-    """Yield the first trajectories with the credit of each step, for ``credits.jsonl``.
+    """Yield some trajectories with the credit of each step, for ``credits.jsonl``.
 
-    Successes and failures alternate as far as both exist, so that both can be looked at.
+    A success and a failure of the same task come first, since that is where credit shows.
     """
     batch, trajectories = record.data.batch, record.trajectories
     outcome_part = record.outcome_advantages[batch.trajectory_index]
-    for index in _alternate(trajectories)[:count]:
+    for index in _telling(record.groups)[:count]:
         trajectory = trajectories[index]
         own = (batch.trajectory_index == index).nonzero().squeeze(1)
         rows: list[int] = own[batch.step_index[own].argsort()].tolist()
@@ -87,11 +87,20 @@ def credit_records(record: IterationRecord, count: int) -> Iterator[dict[str, An
         }
 
 
-def _alternate(trajectories: Sequence[Trajectory]) -> list[int]:
-    won = [i for i, t in enumerate(trajectories) if not t.failed and t.episode.success]
-    lost = [i for i, t in enumerate(trajectories) if not t.failed and not t.episode.success]
-    paired = [i for pair in zip(won, lost, strict=False) for i in pair]
-    return paired + won[len(paired) // 2 :] + lost[len(paired) // 2 :]
+def _telling(groups: Sequence[Group]) -> list[int]:
+    """Order trajectories so that a success and a failure of one task come side by side first."""
+    first: list[int] = []
+    rest: list[int] = []
+    start = 0
+    for group in groups:
+        playable = [(start + i, t.episode.success) for i, t in enumerate(group.trajectories) if not t.failed]
+        start += len(group.trajectories)
+        won = [place for place, success in playable if success]
+        lost = [place for place, success in playable if not success]
+        shown = 1 if won and lost else 0
+        first += won[:shown] + lost[:shown]
+        rest += won[shown:] + lost[shown:]
+    return first + rest
 
 
 def _env_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
