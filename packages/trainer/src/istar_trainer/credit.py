@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from istar_envs.episode import Outcome
 from istar_trainer import config as cfg
 from istar_trainer.advantages import is_degenerate, normalize_step_rewards, step_advantage_factors
 from istar_trainer.attribution import attribute_credit
@@ -29,12 +30,14 @@ class BatchOutcomes:
         has_outcome: True where the judge gave a verdict.
         groups: Group of each trajectory.
         successes: True where the environment's goal was reached.
+        verdicts: What the judge said, before any penalty; pairs are formed of these.
     """
 
     values: Float[Tensor, " trajectories"]
     has_outcome: Bool[Tensor, " trajectories"]
     groups: Int[Tensor, " trajectories"]
     successes: Bool[Tensor, " trajectories"]
+    verdicts: tuple[Outcome, ...] = ()
 
     def __len__(self) -> int:
         return len(self.values)

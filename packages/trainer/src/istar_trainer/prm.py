@@ -150,13 +150,7 @@ class ImplicitPrm:
         """
         if not len(pairs):
             return {"prm/skipped": 1.0}
-        weights = score_weights(
-            batch.trajectory_index,
-            batch.response_mask,
-            batch.weights > 0,
-            num_trajectories=num_trajectories,
-            score=self._config.score,
-        )
+        weights = self._score_weights(batch, num_trajectories)
         first = self._pair_loss(scores, batch, weights, pairs, num_trajectories)
         metrics = {"prm/skipped": 0.0, "prm/loss": float(first.loss), **_margin_metrics(first, pairs)}
         result, norm = first, 0.0
@@ -169,15 +163,18 @@ class ImplicitPrm:
 
     def accuracy(self, scores: StepScores, batch: StepBatch, pairs: Pairs, num_trajectories: int) -> float:
         """Weighted share of pairs that given step scores rank right; NaN without pairs."""
-        weights = score_weights(
+        weights = self._score_weights(batch, num_trajectories)
+        result = self._pair_loss(scores, batch, weights, pairs, num_trajectories)
+        return float(pair_accuracy(result.margins, pairs.weights))
+
+    def _score_weights(self, batch: StepBatch, num_trajectories: int) -> Float[Tensor, " rows"]:
+        return score_weights(
             batch.trajectory_index,
             batch.response_mask,
             batch.weights > 0,
             num_trajectories=num_trajectories,
             score=self._config.score,
         )
-        result = self._pair_loss(scores, batch, weights, pairs, num_trajectories)
-        return float(pair_accuracy(result.margins, pairs.weights))
 
     def _pair_loss(
         self,

@@ -97,7 +97,8 @@ class Run:
         """Judge every trajectory; invalid steps cost ``rollout.invalid_penalty`` each."""
         verifier = make_verifier(self.config.verifier, self.config.outcome)
         episodes = [t.episode for group in groups for t in group.trajectories]
-        scores = [verifier(episode).score for episode in episodes]
+        verdicts = tuple(verifier(episode) for episode in episodes)
+        scores = [verdict.score for verdict in verdicts]
         penalties = [
             self.config.rollout.invalid_penalty * sum(not t.valid for t in episode.transitions)
             for episode in episodes
@@ -110,14 +111,16 @@ class Run:
             has_outcome=torch.tensor([s is not None for s in scores]),
             groups=torch.arange(len(groups)).repeat_interleave(torch.tensor(sizes)),
             successes=torch.tensor([e.success for e in episodes]),
+            verdicts=verdicts,
         )
 
     def pair(self, groups: Sequence[Group], outcomes: BatchOutcomes) -> Pairs:
         """Form preference pairs inside each group, weighted over the whole batch."""
-        verifier = make_verifier(self.config.verifier, self.config.outcome)
+        trajectory_ids = [t.id for group in groups for t in group.trajectories]
+        verdicts = dict(zip(trajectory_ids, outcomes.verdicts, strict=True))
         found = [
             make_pairs(
-                {t.id: verifier(t.episode) for t in group.trajectories},
+                {t.id: verdicts[t.id] for t in group.trajectories},
                 group_id=group.id,
                 rule=self.config.prm.pair_rule,
                 content_keys={t.id: t.content_key for t in group.trajectories},
@@ -125,7 +128,7 @@ class Run:
             for group in groups
         ]
         pairs = weigh_pairs(found, self.config.prm.pair_weight)
-        return Pairs.of(pairs, [t.id for group in groups for t in group.trajectories])
+        return Pairs.of(pairs, trajectory_ids)
 
     def old_logprobs(self, batch: StepBatch) -> Float[Tensor, "rows seq"]:
         """Score a batch with the policy that sampled it, and note its entropy.

@@ -43,13 +43,12 @@ def train(run: Run) -> None:
             weights = batch.weights * outcomes.has_outcome[batch.trajectory_index]
             data = PolicyBatch(batch, old_logprobs, advantages, weights)
             with clock("policy"):
-                seed = derive_seed(config.seed, "update", run.iteration)
                 metrics = update_policy(
                     run.policy,
                     data,
                     run.algorithm.loss,
                     config.learner,
-                    seed=seed,
+                    seed=derive_seed(config.seed, "update", run.iteration),
                     progress=run.iteration / config.iterations,
                 )
             run.publish_policy()
