@@ -73,7 +73,7 @@ coverage: setup-test ## branch coverage of the fast tests, at least 90% on the p
 	$(BIN)/coverage report --include="$(PURE)" --fail-under=90
 
 bench: setup-test ## benchmarks: figures for this machine, not part of the tests
-	$(ONE_THREAD) $(BIN)/python -m pytest benchmarks --override-ini python_files="bench_*.py" --benchmark-only -s
+	$(ONE_THREAD) $(BIN)/python -m pytest benchmarks --override-ini python_files="bench_*.py" -s
 
 clean: ## remove .venv, caches and build results; runs/ stays
 	rm -rf $(VENV) .coverage htmlcov .benchmarks .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
