@@ -41,6 +41,17 @@ def tiny_tokenizer(tiny_folder):
     return load_model(tiny_folder)[1]
 
 
+@pytest.fixture
+def _restore_torch():
+    """Give back torch's global settings, which a run changes."""
+    import torch
+
+    threads = torch.get_num_threads()
+    yield
+    torch.use_deterministic_algorithms(False)
+    torch.set_num_threads(threads)
+
+
 @pytest.fixture(scope="session")
 def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a tiny run that was never interrupted."""

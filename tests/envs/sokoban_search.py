@@ -1,8 +1,6 @@
 """Plain searches that the fast solvers are checked against, and boards to check them on."""
 
-import os
 from collections import deque
-from pathlib import Path
 
 import pytest
 
@@ -11,9 +9,9 @@ from istar_envs.sokoban.bits import cells_of, field_of
 from istar_envs.sokoban.board import Layout, State, is_solved, move
 from istar_envs.sokoban.formats import parse_xsb
 from istar_envs.sokoban.generator import carve_room
+from official_data import OFFICIAL_DATA
 
-SHARED_DATA = Path(os.environ.get("ISTAR_SHARED_DATA", Path(__file__).parents[2].parent / "shared" / "data"))
-BOXOBAN = SHARED_DATA / "boxoban" / "unfiltered_valid_000.txt"
+BOXOBAN = OFFICIAL_DATA / "boxoban" / "unfiltered_valid_000.txt"
 needs_boxoban = pytest.mark.skipif(not BOXOBAN.exists(), reason=f"official Boxoban file not at {BOXOBAN}")
 
 

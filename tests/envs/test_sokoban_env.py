@@ -1,5 +1,4 @@
 import copy
-import os
 import pickle
 import sys
 import types
@@ -19,6 +18,7 @@ from istar_envs.sokoban.board import DOWN, LEFT, RIGHT, UP, move, to_text
 from istar_envs.sokoban.env import SokobanEnv, VisualSokobanEnv
 from istar_envs.sokoban.expert import expert_action, expert_plan
 from istar_envs.sokoban.rewards import Rewards
+from official_data import OFFICIAL_DATA
 
 actions = st.lists(st.integers(0, 3), max_size=40)
 
@@ -458,8 +458,7 @@ def test_facts_of_info_agree_with_the_rules_in_any_play(plays: tuple[list[int], 
 
 
 def boxoban_file() -> Path:
-    root = Path(os.environ.get("ISTAR_SHARED_DATA", Path(__file__).parents[2].parent / "shared" / "data"))
-    path = root / "boxoban" / "unfiltered_valid_000.txt"
+    path = OFFICIAL_DATA / "boxoban" / "unfiltered_valid_000.txt"
     if not path.exists():
         pytest.skip(f"Boxoban levels are not at {path}; set ISTAR_SHARED_DATA to their folder")
     return path

@@ -1,32 +1,22 @@
 """Levels from a file are a training source like any other."""
 
-import os
 from pathlib import Path
 
 import pytest
-import torch
 
 from istar_trainer.metrics import read_metrics
 from istar_trainer.pipeline import run_training
 from istar_trainer.progress import Progress
+from official_data import OFFICIAL_DATA
 from tiny_run import tiny_config
 
-pytestmark = pytest.mark.integration
-DATA = Path(os.environ.get("ISTAR_SHARED_DATA", Path(__file__).parents[2].parent / "shared" / "data"))
-
-
-@pytest.fixture(autouse=True)
-def _restore_torch():
-    threads = torch.get_num_threads()
-    yield
-    torch.use_deterministic_algorithms(False)
-    torch.set_num_threads(threads)
+pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("_restore_torch")]
 
 
 def find_boxoban() -> Path:
-    files = sorted((DATA / "boxoban").rglob("*_[0-9]*.txt"))
+    files = sorted((OFFICIAL_DATA / "boxoban").rglob("*_[0-9]*.txt"))
     if not files:
-        pytest.skip(f"no official Boxoban levels under {DATA}")
+        pytest.skip(f"no official Boxoban levels under {OFFICIAL_DATA}")
     return files[0]
 
 

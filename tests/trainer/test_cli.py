@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 
 import pytest
-import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from istar_envs.episode import read_episodes
@@ -13,13 +12,7 @@ from istar_trainer.cli import _COMMANDS
 from istar_trainer.config import GrpoConfig, NoCredit, RunConfig
 from tiny_run import tiny_config, write_config
 
-
-@pytest.fixture(autouse=True)
-def _restore_torch():
-    threads = torch.get_num_threads()
-    yield
-    torch.use_deterministic_algorithms(False)
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("_restore_torch")
 
 
 @pytest.fixture

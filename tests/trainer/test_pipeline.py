@@ -26,13 +26,7 @@ from istar_trainer.setup import Run, make_run
 from istar_trainer.update import PolicyBatch
 from tiny_run import tiny_config
 
-
-@pytest.fixture(autouse=True)
-def _restore_torch():
-    threads = torch.get_num_threads()
-    yield
-    torch.use_deterministic_algorithms(False)
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("_restore_torch")
 
 
 @pytest.fixture
