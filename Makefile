@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check --no-input --root-user-action=ignore
 # Modules of pure functions, held to 90% branch coverage.
-PURE := *board.py,*masked.py,*implicit_reward.py,*attribution.py,*advantages.py,*losses.py,*pairs.py,*actions.py
+PURE := *board.py,*masked.py,*implicit_reward.py,*attribution.py,*advantages.py,*losses.py,*pairs.py,*actions.py,*scoring.py,*session.py,*prices.py,*fuzzy.py
 SOURCES := packages/envs/src packages/judges/src packages/trainer/src
 
 # Two test processes with one thread each: more threads than cores slow torch down badly.
@@ -76,6 +76,6 @@ bench: setup-test ## benchmarks: figures for this machine, not part of the tests
 	$(ONE_THREAD) $(BIN)/python -m pytest benchmarks --override-ini python_files="bench_*.py" -s
 
 clean: ## remove .venv, caches and build results; runs/ stays
-	rm -rf $(VENV) .coverage htmlcov .benchmarks .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) .venv-lucene .coverage htmlcov .benchmarks .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	rm -rf packages/*/dist packages/*/build
 	find $(SOURCES) tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -15,7 +15,7 @@ TINY: dict[str, Any] = {
     "env": {"kwargs": {"levels": "istar-6x6-1", "max_moves": 2, "max_steps": 4}},
     "model": {"hidden_size": 16, "num_layers": 1, "num_heads": 2},
     "warm_start": {
-        "levels": 60,
+        "episodes": 60,
         "batch_size": 32,
         "max_epochs": 30,
         "lr": 1e-2,

@@ -60,7 +60,7 @@ def test_training_raises_success_on_one_move_levels(tmp_path, credit):
         iterations=30,
         env={"kwargs": {"max_moves": 1, "max_steps": 1}},
         model={"hidden_size": 32, "num_layers": 2},
-        warm_start={"levels": 40, "max_epochs": 12, "target_success": 1.0, "lr": 5e-3, "batch_size": 20},
+        warm_start={"episodes": 40, "max_epochs": 12, "target_success": 1.0, "lr": 5e-3, "batch_size": 20},
         rollout={"num_tasks": 16, "group_size": 8},
         learner={"lr": 3e-3},
         prm={"lr": 3e-3, "updates_per_iteration": 3},

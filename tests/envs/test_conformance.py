@@ -1,3 +1,4 @@
+import shutil
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,9 +13,17 @@ from istar_envs.conformance import CHECKS, Check, check_env, checks
 from istar_envs.errors import ResetNeeded
 from istar_envs.sokoban.env import SokobanEnv
 
+BROWSER = "istar/WebShopBrowser-v0"
+HAS_BROWSER = all(map(shutil.which, ("chromium", "chromedriver")))
+needs_browser = pytest.mark.skipif(not HAS_BROWSER, reason="chromium and chromedriver are not on the PATH")
+ENV_IDS = [
+    pytest.param(env_id, marks=[pytest.mark.slow, needs_browser] if env_id == BROWSER else [])
+    for env_id in istar_envs.env_ids()
+]
+
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-@pytest.mark.parametrize("env_id", istar_envs.env_ids())
+@pytest.mark.parametrize("env_id", ENV_IDS)
 def test_every_registered_environment_conforms(env_id: str, check: Check) -> None:
     check(env_id)
 

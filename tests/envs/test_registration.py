@@ -1,3 +1,4 @@
+import contextlib
 import subprocess
 import sys
 
@@ -47,13 +48,20 @@ def test_make_gives_the_right_classes_and_passes_options() -> None:
 
 @pytest.mark.parametrize("env_id", istar_envs.env_ids())
 def test_a_misspelt_option_is_answered_with_the_nearest_one(env_id: str) -> None:
-    with pytest.raises(EnvError, match=f"no option 'level' \\({env_id}\\).*Did you mean \"levels\""):
-        istar_envs.make(env_id, level="istar-6x6-1")
-    assert istar_envs.make(env_id, disable_env_checker=True, max_steps=3).unwrapped.max_steps == 3
+    with pytest.raises(EnvError, match=f"no option 'max_step' \\({env_id}\\).*Did you mean \"max_steps\""):
+        istar_envs.make(env_id, max_step=3)
+    with contextlib.closing(istar_envs.make(env_id, disable_env_checker=True, max_steps=3)) as env:
+        assert env.unwrapped.max_steps == 3
 
 
 def test_a_misspelt_id_is_answered_with_the_nearest_one() -> None:
     with pytest.raises(UnknownEnv, match='Did you mean "istar/Sokoban-v0"'):
         istar_envs.make("istar/Sokoban-v1")
     assert issubclass(UnknownEnv, EnvError)
-    assert istar_envs.env_ids() == ("istar/Sokoban-v0", "istar/VisualSokoban-v0")
+    assert istar_envs.env_ids() == (
+        "istar/Sokoban-v0",
+        "istar/VisualSokoban-v0",
+        "istar/WebShop-v0",
+        "istar/WebShop-v1",
+        "istar/WebShopBrowser-v0",
+    )

@@ -26,7 +26,7 @@ def test_a_run_trains_and_is_evaluated_on_official_boxoban_levels(tmp_path):
         tmp_path / "run",
         iterations=1,
         env={"kwargs": levels},
-        warm_start={"levels": 2, "max_epochs": 1, "eval_tasks": 2},
+        warm_start={"episodes": 2, "max_epochs": 1, "eval_tasks": 2},
         eval={"dev_tasks": 2, "test_tasks": 2},
     )
     with Progress() as progress:

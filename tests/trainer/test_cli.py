@@ -251,7 +251,7 @@ def test_a_run_that_is_not_there_has_no_report(capsys, tmp_path):
 
 
 def test_only_the_warm_start_can_be_done(capsys, tmp_path):
-    small = {"levels": 5, "batch_size": 8, "max_epochs": 1, "eval_tasks": 2}
+    small = {"episodes": 5, "batch_size": 8, "max_epochs": 1, "eval_tasks": 2}
     path = write_config(tmp_path / "c.yaml", run_dir=str(tmp_path / "run"), warm_start=small)
     assert run("sft", path) == 0
     shown = capsys.readouterr().out.replace("\n", "")
@@ -265,7 +265,7 @@ def test_only_the_warm_start_can_be_done(capsys, tmp_path):
 
 def test_training_goes_on_after_the_warm_start_was_done_alone(capsys, tmp_path):
     changes = {
-        "warm_start": {"levels": 5, "batch_size": 8, "max_epochs": 1, "eval_tasks": 2},
+        "warm_start": {"episodes": 5, "batch_size": 8, "max_epochs": 1, "eval_tasks": 2},
         "iterations": 1,
         "eval": {"dev_tasks": 1, "test_tasks": 1},
     }

@@ -12,7 +12,9 @@ from istar_judges.pair_files import (
     write_preference_examples,
 )
 from istar_judges.pairs import PairRule, PreferencePair, content_key, make_pairs, soft_target, weigh_pairs
-from istar_judges.verifiers import VERIFIERS, SokobanVerifier, make_verifier
+from istar_judges.sokoban import SokobanVerifier
+from istar_judges.verifiers import VERIFIERS, make_verifier, verifier_of
+from istar_judges.webshop import WebShopVerifier
 
 __all__ = [
     "VERIFIERS",
@@ -27,6 +29,7 @@ __all__ = [
     "SokobanVerifier",
     "VerdictUnreadable",
     "Verifier",
+    "WebShopVerifier",
     "content_key",
     "make_pairs",
     "make_verifier",
@@ -34,6 +37,7 @@ __all__ = [
     "read_pairs",
     "read_preference_examples",
     "soft_target",
+    "verifier_of",
     "weigh_pairs",
     "write_pairs",
     "write_preference_examples",

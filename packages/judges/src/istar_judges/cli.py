@@ -14,7 +14,8 @@ import tyro
 from pydantic import ValidationError
 
 from istar_envs.episode import Episode, Outcome, read_episodes
-from istar_envs.errors import ConfigError, IstarError
+from istar_envs.errors import ConfigError, IstarError, suggest
+from istar_judges.base import Scale
 from istar_judges.pair_files import preference_example, write_lines, write_pairs, write_preference_examples
 from istar_judges.pairs import (
     Label,
@@ -26,7 +27,7 @@ from istar_judges.pairs import (
     make_pairs,
     weigh_pairs,
 )
-from istar_judges.verifiers import Scale, make_verifier
+from istar_judges.verifiers import VERIFIERS, make_verifier, verifier_of
 
 _Judged = dict[str, tuple[Episode, Outcome]]
 
@@ -37,8 +38,10 @@ class Score:
 
     episodes: tyro.conf.Positional[Path]
     """JSON-lines file of episodes."""
-    verifier: str = "sokoban"
-    """Who judges: sokoban."""
+    verifier: str | None = None
+    """Who judges: sokoban or webshop; by default the one of each episode's environment."""
+    catalogue: Path | None = None
+    """Folder of the WebShop catalogue, if it is not one of the package's own."""
     scale: Scale = "success"
     """The score: 1 or 0 for success, or the return of the environment."""
     out: Path | None = None
@@ -48,7 +51,7 @@ class Score:
 
     def run(self) -> None:
         """Write the outcomes and say how many there are."""
-        judged = _judge(self.episodes, self.verifier, self.scale)
+        judged = _judge(self.episodes, self.verifier, self.scale, self.catalogue)
         lines = [_outcome_line(key, episode, outcome) for key, (episode, outcome) in judged.items()]
         if self.out is None:
             sys.stdout.writelines(f"{line}\n" for line in lines)
@@ -67,8 +70,10 @@ class Pairs:
     """File for the pairs, JSON lines."""
     layout: Literal["pairs", "messages"] = "pairs"
     """pairs: ids, weight and target; messages: prompt, chosen and rejected as DPO trainers read them."""
-    verifier: str = "sokoban"
-    """Who judges: sokoban."""
+    verifier: str | None = None
+    """Who judges: sokoban or webshop; by default the one of each episode's environment."""
+    catalogue: Path | None = None
+    """Folder of the WebShop catalogue, if it is not one of the package's own."""
     scale: Scale = "success"
     """The score: 1 or 0 for success, or the return of the environment."""
     label: Label = "threshold"
@@ -89,7 +94,7 @@ class Pairs:
     def run(self) -> None:
         """Write the pairs and say how many there are."""
         rule = self._rule()
-        judged = _judge(self.episodes, self.verifier, self.scale)
+        judged = _judge(self.episodes, self.verifier, self.scale, self.catalogue)
         groups = _group(judged)
         per_group = [_pairs_of(group_id, members, rule) for group_id, members in groups.items()]
         pairs = weigh_pairs(per_group, self.weights)
@@ -137,19 +142,25 @@ def main(args: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _judge(path: Path, verifier: str, scale: Scale) -> _Judged:
+def _judge(path: Path, verifier: str | None, scale: Scale, catalogue: Path | None) -> _Judged:
     """Judge a file of episodes: (episode, outcome) by trajectory id, in the file's order.
 
     The id is a hash of the episode, so it does not depend on the order of the file; episodes that
     are equal in every field are told apart by a number.
     """
-    judge = make_verifier(verifier, scale)
+    options = {} if catalogue is None else {"catalogue": catalogue}
+    judges = {name: make_verifier(name, scale, options) for name in VERIFIERS}
+    if verifier is not None and verifier not in VERIFIERS:
+        raise ConfigError(f"unknown verifier {verifier!r}.{suggest(verifier, VERIFIERS)}")
     judged: _Judged = {}
     seen: Counter[str] = Counter()
     for episode in read_episodes(path):
         key = sha256(episode.to_json().encode()).hexdigest()[:16]
         seen[key] += 1
-        judged[key if seen[key] == 1 else f"{key}-{seen[key]}"] = (episode, judge(episode))
+        judged[key if seen[key] == 1 else f"{key}-{seen[key]}"] = (
+            episode,
+            judges[verifier or verifier_of(episode.env_id)](episode),
+        )
     return judged
 
 

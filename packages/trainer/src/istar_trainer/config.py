@@ -39,12 +39,16 @@ class ModelConfig(Section):
 
     path: str | None = None
     """Folder in Hugging Face layout; null builds a tiny model for the environment in the run folder."""
+    vocab_size: int = Field(default=512, ge=264)
+    """Largest vocabulary of the tiny model's tokenizer (ignored with ``path``)."""
     hidden_size: int = Field(default=64, ge=8)
     """Width of the tiny model (ignored with ``path``)."""
     num_layers: int = Field(default=4, ge=1)
     """Layers of the tiny model (ignored with ``path``)."""
     num_heads: int = Field(default=8, ge=1)
     """Attention heads of the tiny model (ignored with ``path``)."""
+    rope_theta: float = Field(default=30.0, gt=1)
+    """Base of the tiny model's rotary wavelengths, about 4 × base tokens at most (ignored with ``path``)."""
 
 
 class WarmStartConfig(Section):
@@ -52,8 +56,8 @@ class WarmStartConfig(Section):
 
     enabled: bool = True
     """Whether to clone the expert first."""
-    levels: int = Field(default=2000, ge=1)
-    """Demonstration episodes, drawn from the training split."""
+    episodes: int = Field(default=2000, ge=1)
+    """Demonstrations, drawn from the training split."""
     batch_size: int = Field(default=128, ge=1)
     """Steps per optimizer update."""
     max_epochs: float = Field(default=30, gt=0)
@@ -264,8 +268,8 @@ class RunConfig(Section):
     model: ModelConfig = ModelConfig()
     warm_start: WarmStartConfig = WarmStartConfig()
     rollout: RolloutConfig = RolloutConfig()
-    verifier: str = "sokoban"
-    """Which verifier judges the episodes (``istar_judges.verifiers``)."""
+    verifier: str | None = None
+    """Which verifier judges the episodes (``istar_judges.verifiers``); null for the environment's own."""
     outcome: Literal["success", "return"] = "success"
     """Episode outcome r_o: 1 for success and 0 otherwise, or the sum of the environment's rewards."""
     algorithm: AlgorithmConfig = RlooConfig()

@@ -12,7 +12,6 @@ from typing import Any
 import torch
 
 from istar_envs.templates import load_template
-from istar_judges.verifiers import make_verifier
 from istar_trainer.config import RunConfig
 from istar_trainer.evaluate import evaluate, expert_baseline, listed_tasks, random_baseline
 from istar_trainer.folder import RunFolder
@@ -21,7 +20,15 @@ from istar_trainer.metrics import MetricsLog
 from istar_trainer.model import num_parameters
 from istar_trainer.progress import Progress
 from istar_trainer.report import build_report
-from istar_trainer.setup import Run, make_env, make_learner, make_players, make_run, make_sampler
+from istar_trainer.setup import (
+    Run,
+    make_env,
+    make_learner,
+    make_players,
+    make_run,
+    make_sampler,
+    verifier_for,
+)
 from istar_trainer.sft import demonstrate, warm_start
 from istar_trainer.tiny import init_tiny
 from istar_trainer.train import train
@@ -78,7 +85,7 @@ def check_names(config: RunConfig) -> None:
     Raises:
         IstarError: If the environment, its options, the template or the verifier do not exist.
     """
-    make_verifier(config.verifier, config.outcome)
+    verifier_for(config)
     load_template(config.env.template)
     make_env(config.env, "train").close()
 
@@ -123,9 +130,9 @@ def clone_expert(config: RunConfig, model_path: Path, out: Path, progress: Progr
     settings = config.warm_start
     learner, tokenizer = make_learner(model_path, config, Optimization(settings.lr, 0.0, 1.0))
     env = make_env(config.env, "train")
-    steps = demonstrate(env, tokenizer, config.env, episodes=settings.levels, seed=config.seed)
+    steps = demonstrate(env, tokenizer, config.env, episodes=settings.episodes, seed=config.seed)
     env.close()
-    progress.note(f"warm start: {len(steps)} expert steps from {settings.levels} training tasks")
+    progress.note(f"warm start: {len(steps)} expert steps from {settings.episodes} training tasks")
     player = make_players(config, tokenizer)["dev"]
     sampler = make_sampler(config, learner, tokenizer)
     dev = make_env(config.env, "dev")
@@ -186,9 +193,11 @@ def _init(config: RunConfig, out: Path) -> None:
         out,
         template=config.env.template,
         window=config.env.window,
+        vocab_size=config.model.vocab_size,
         hidden_size=config.model.hidden_size,
         num_layers=config.model.num_layers,
         num_heads=config.model.num_heads,
+        rope_theta=config.model.rope_theta,
         seed=config.seed,
     )
     env.close()

@@ -14,8 +14,9 @@ from torch import Tensor
 
 import istar_envs
 from istar_envs.seeding import derive_seed
+from istar_judges.base import Verifier
 from istar_judges.pairs import make_pairs, weigh_pairs
-from istar_judges.verifiers import make_verifier
+from istar_judges.verifiers import make_verifier, verifier_of
 from istar_trainer import config as cfg
 from istar_trainer.algorithms import Algorithm, make_algorithm
 from istar_trainer.batch import StepBatch
@@ -95,7 +96,7 @@ class Run:
 
     def judge(self, groups: Sequence[Group]) -> BatchOutcomes:
         """Judge every trajectory; invalid steps cost ``rollout.invalid_penalty`` each."""
-        verifier = make_verifier(self.config.verifier, self.config.outcome)
+        verifier = verifier_for(self.config)
         episodes = [t.episode for group in groups for t in group.trajectories]
         verdicts = tuple(verifier(episode) for episode in episodes)
         scores = [verdict.score for verdict in verdicts]
@@ -255,6 +256,12 @@ def make_env(config: cfg.EnvConfig, split: str) -> gym.Env[Any, Any]:
     """Make the configured environment on a split (``train`` stands for ``env.train_split``)."""
     name = config.train_split if split == "train" else split
     return istar_envs.make(config.id, split=name, **config.kwargs)
+
+
+def verifier_for(config: cfg.RunConfig) -> Verifier:
+    """Make the verifier of a run: the configured one, or that of its environment."""
+    name = config.verifier or verifier_of(config.env.id)
+    return make_verifier(name, config.outcome, config.env.kwargs)
 
 
 def make_learner(

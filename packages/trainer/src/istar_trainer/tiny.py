@@ -15,13 +15,14 @@ from torch import nn
 
 from istar_envs.actions import format_reply
 from istar_envs.agent import Conversation, Message
+from istar_trainer.evaluate import expert_action
 from istar_trainer.model import hide_progress_bars
 
 _END = "<|im_end|>"
 _PAD = "<|endoftext|>"
 _ROPE_THETA = 30.0
-# Rotary wavelengths up to about 120 tokens: prompts of a tiny model are short, and with the usual 10,000
-# most of its few frequencies would never turn, so that it learns what lies beside what much later.
+# Rotary wavelengths up to about 120 tokens: boards are short, and with the usual 10,000 most of a tiny
+# model's few frequencies would never turn, so that it learns what lies beside what much later.
 _CHAT_TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n"
     "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
@@ -29,7 +30,7 @@ _CHAT_TEMPLATE = (
 
 
 def collect_text(env: gym.Env[Any, Any], *, template: str, window: int | None, episodes: int) -> list[str]:
-    """Play an environment at random and return every prompt and reply as text.
+    """Play an environment, by turns at random and by its expert, and return every prompt and reply.
 
     Args:
         env: Environment that can be played in text.
@@ -39,13 +40,15 @@ def collect_text(env: gym.Env[Any, Any], *, template: str, window: int | None, e
     """
     texts = ["system user assistant"] * episodes
     conversation = Conversation(env, template=template, window=window)
+    language = env.unwrapped.language  # type: ignore[attr-defined]
     for seed in range(episodes):
         conversation.reset(seed=seed)
         env.action_space.seed(seed)
         while not conversation.done:
             texts += _contents(conversation.messages())
-            name = conversation.env.unwrapped.language.name(env.action_space.sample())  # type: ignore[attr-defined]
-            reply = format_reply((name,))
+            reply = format_reply(
+                (expert_action(env) if seed % 2 else language.name(env.action_space.sample()),)
+            )
             texts.append(reply)
             conversation.respond(reply)
     return texts
@@ -100,7 +103,14 @@ def train_tokenizer(texts: Iterable[str], *, vocab_size: int = 512) -> Any:
 
 
 def make_model(
-    vocab_size: int, *, hidden_size: int, num_layers: int, num_heads: int, eos_token_id: int, seed: int
+    vocab_size: int,
+    *,
+    hidden_size: int,
+    num_layers: int,
+    num_heads: int,
+    rope_theta: float = _ROPE_THETA,
+    eos_token_id: int,
+    seed: int,
 ) -> nn.Module:
     """Make a small Qwen2 with random weights.
 
@@ -109,6 +119,7 @@ def make_model(
         hidden_size: Width; a multiple of ``num_heads``.
         num_layers: Layers.
         num_heads: Attention heads.
+        rope_theta: Base of the rotary wavelengths.
         eos_token_id: Token that ends a reply.
         seed: Seed of the weights; torch's global generator is left as it was.
     """
@@ -124,7 +135,7 @@ def make_model(
         max_position_embeddings=4096,
         tie_word_embeddings=True,
         initializer_range=0.05,
-        rope_parameters={"rope_type": "default", "rope_theta": _ROPE_THETA},
+        rope_parameters={"rope_type": "default", "rope_theta": rope_theta},
         bos_token_id=None,
         eos_token_id=eos_token_id,
         pad_token_id=0,
@@ -141,9 +152,11 @@ def init_tiny(
     *,
     template: str,
     window: int | None,
+    vocab_size: int = 512,
     hidden_size: int,
     num_layers: int,
     num_heads: int,
+    rope_theta: float = _ROPE_THETA,
     seed: int,
 ) -> Path:
     """Make a tiny model and tokenizer for an environment and save both.
@@ -151,12 +164,14 @@ def init_tiny(
     Returns:
         ``out``, a folder that ``AutoModelForCausalLM`` and ``AutoTokenizer`` load.
     """
-    tokenizer = train_tokenizer(collect_text(env, template=template, window=window, episodes=50))
+    texts = collect_text(env, template=template, window=window, episodes=50)
+    tokenizer = train_tokenizer(texts, vocab_size=vocab_size)
     model = make_model(
         len(tokenizer),
         hidden_size=hidden_size,
         num_layers=num_layers,
         num_heads=num_heads,
+        rope_theta=rope_theta,
         eos_token_id=tokenizer.eos_token_id,
         seed=seed,
     )
