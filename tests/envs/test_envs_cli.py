@@ -67,6 +67,16 @@ def server(monkeypatch):
         yield plan
 
 
+@pytest.fixture
+def served(monkeypatch) -> list:
+    """What would have been served: (application, options)."""
+    calls = []
+    monkeypatch.setattr(
+        "istar_envs.webshop.site.app.serve", lambda app, **options: calls.append((app, options))
+    )
+    return calls
+
+
 def run(*argv: object) -> int:
     """Exit code of a command line; the option parser leaves by SystemExit after --help."""
     try:
@@ -139,7 +149,7 @@ def test_an_unknown_command_is_answered_with_the_nearest(capsys):
         (["list", "everything"], "everything"),
     ],
 )
-def test_a_wrong_command_line_is_answered_by_one_line(capsys, words, hint):
+def test_a_wrong_command_line_is_answered_by_one_line(capsys, served, words, hint):
     line = mistake(capsys, *words)
     assert line.startswith(f"istar-envs {words[0]}: ")
     assert hint in line
@@ -272,20 +282,10 @@ def test_addresses_of_this_machine_alone_are_known(host, is_loopback):
     assert cli._is_loopback(host) is is_loopback
 
 
-def test_a_short_secret_is_refused(capsys, tmp_path):
+def test_a_short_secret_is_refused(capsys, tmp_path, served):
     (tmp_path / "key").write_bytes(b"short\n")
     line = mistake(capsys, "serve", "webshop", "--secret-file", tmp_path / "key")
     assert "holds 5 bytes" in line
-
-
-@pytest.fixture
-def served(monkeypatch) -> list:
-    """What would have been served: (application, options)."""
-    calls = []
-    monkeypatch.setattr(
-        "istar_envs.webshop.site.app.serve", lambda app, **options: calls.append((app, options))
-    )
-    return calls
 
 
 def test_the_shop_is_served_to_this_machine_only(capsys, tmp_path, served):

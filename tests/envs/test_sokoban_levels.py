@@ -105,7 +105,8 @@ def test_hash_salt_and_process_do_not_matter() -> None:
         "from test_sokoban_levels import PRESETS, fingerprint\nprint({p: fingerprint(p) for p in PRESETS})"
     )
     for salt in ("1", "2"):
-        env = {**os.environ, "PYTHONHASHSEED": salt, "PYTHONPATH": str(Path(__file__).parent)}
+        folders = os.pathsep.join(map(str, Path(__file__).parents[:2]))
+        env = {**os.environ, "PYTHONHASHSEED": salt, "PYTHONPATH": folders}
         done = subprocess.run(
             [sys.executable, "-c", script], env=env, capture_output=True, text=True, check=True
         )

@@ -49,6 +49,8 @@ class ModelConfig(Section):
     """Attention heads of the tiny model (ignored with ``path``)."""
     rope_theta: float = Field(default=30.0, gt=1)
     """Base of the tiny model's rotary wavelengths, about 4 × base tokens at most (ignored with ``path``)."""
+    copy_practice: int = Field(default=0, ge=0)
+    """Updates in which a tiny model first learns to copy random tokens (ignored with ``path``)."""
 
 
 class WarmStartConfig(Section):

@@ -198,6 +198,7 @@ def _init(config: RunConfig, out: Path) -> None:
         num_layers=config.model.num_layers,
         num_heads=config.model.num_heads,
         rope_theta=config.model.rope_theta,
+        copy_practice=config.model.copy_practice,
         seed=config.seed,
     )
     env.close()

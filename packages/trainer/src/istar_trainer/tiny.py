@@ -2,7 +2,9 @@
 
 Saved in the ordinary Hugging Face layout, so that everything downstream treats it like any other
 model. The tokenizer reads every non-letter as a token of its own, so a board has one token per
-cell, and falls back to bytes, so any text can be written.
+cell, and falls back to bytes, so any text can be written. A word takes the space before it along, so
+that each token tells which comes next when a text is copied; a separator such as `` [SEP] `` is one
+token with both its spaces, so that what follows it is written as in a reply.
 """
 
 from collections.abc import Iterable, Iterator
@@ -17,9 +19,12 @@ from istar_envs.actions import format_reply
 from istar_envs.agent import Conversation, Message
 from istar_trainer.evaluate import expert_action
 from istar_trainer.model import hide_progress_bars
+from istar_trainer.practice import practise_copying
 
 _END = "<|im_end|>"
 _PAD = "<|endoftext|>"
+_CONTROL = (_PAD, "<|im_start|>", _END)
+_PIECES = r" \[[A-Z]+\] | ?\p{L}+|[^\p{L}]"
 _ROPE_THETA = 30.0
 # Rotary wavelengths up to about 120 tokens: boards are short, and with the usual 10,000 most of a tiny
 # model's few frequencies would never turn, so that it learns what lies beside what much later.
@@ -55,7 +60,7 @@ def collect_text(env: gym.Env[Any, Any], *, template: str, window: int | None, e
 
 
 def train_tokenizer(texts: Iterable[str], *, vocab_size: int = 512) -> Any:
-    """Train a byte-level BPE tokenizer in which every non-letter stands alone.
+    """Train a byte-level BPE tokenizer in which every non-letter stands alone but a word's own space.
 
     Args:
         texts: What it should be good at.
@@ -80,14 +85,14 @@ def train_tokenizer(texts: Iterable[str], *, vocab_size: int = 512) -> Any:
     tokenizer.normalizer = normalizers.NFC()  # what AutoTokenizer gives the tokenizer of every Qwen2 model
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
-            pre_tokenizers.Split(Regex(r"\p{L}+|[^\p{L}]"), behavior="isolated"),
+            pre_tokenizers.Split(Regex(_PIECES), behavior="isolated"),
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
     )
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size,
-        special_tokens=[_PAD, "<|im_start|>", _END],
+        special_tokens=list(_CONTROL),
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
@@ -157,9 +162,23 @@ def init_tiny(
     num_layers: int,
     num_heads: int,
     rope_theta: float = _ROPE_THETA,
+    copy_practice: int = 0,
     seed: int,
 ) -> Path:
     """Make a tiny model and tokenizer for an environment and save both.
+
+    Args:
+        env: Environment whose texts the tokenizer should be good at.
+        out: Where both go.
+        template: Prompt template.
+        window: Past steps in each prompt.
+        vocab_size: Largest vocabulary.
+        hidden_size: Width; a multiple of ``num_heads``.
+        num_layers: Layers.
+        num_heads: Attention heads.
+        rope_theta: Base of the rotary wavelengths.
+        copy_practice: Updates of ``practise_copying``.
+        seed: Seed of weights and practice.
 
     Returns:
         ``out``, a folder that ``AutoModelForCausalLM`` and ``AutoTokenizer`` load.
@@ -174,6 +193,9 @@ def init_tiny(
         rope_theta=rope_theta,
         eos_token_id=tokenizer.eos_token_id,
         seed=seed,
+    )
+    practise_copying(
+        model, updates=copy_practice, vocab_size=len(tokenizer), first_token=len(_CONTROL), seed=seed
     )
     hide_progress_bars()
     model.save_pretrained(out)  # type: ignore[operator]

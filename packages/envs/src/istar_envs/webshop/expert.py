@@ -100,9 +100,8 @@ def named_options(product: Product, instruction: str) -> dict[str, str]:
 
 
 def instruction_query(goal: Goal) -> str:
-    """Return the instruction as a query: without its price clause."""
-    text = goal.text
-    return " ".join(text.rpartition(", and price lower than ")[0].split() or text.split())
+    """Return the whole instruction as a query."""
+    return " ".join(goal.text.split())
 
 
 def _best_query(shop: Shop, goal: Goal) -> str:
