@@ -1,10 +1,11 @@
 """A tiny transformer and a tokenizer for one environment, made locally.
 
 Saved in the ordinary Hugging Face layout, so that everything downstream treats it like any other
-model. The tokenizer reads every non-letter as a token of its own, so a board has one token per
-cell, and falls back to bytes, so any text can be written. A word takes the space before it along, so
-that each token tells which comes next when a text is copied; a separator such as `` [SEP] `` is one
-token with both its spaces, so that what follows it is written as in a reply.
+model. The tokenizer reads every sign as a token of its own, so a board has one token per cell, and
+falls back to bytes, so any text can be written. Words and numbers take the space before them along and
+codes such as ``B07ABC1234`` come by twos, so that each token tells which comes next when a text is
+copied; separators such as `` [SEP] `` and a colon are one token with their spaces, so that what follows
+them is written as in a reply.
 """
 
 from collections.abc import Iterable, Iterator
@@ -24,7 +25,13 @@ from istar_trainer.practice import practise_copying
 _END = "<|im_end|>"
 _PAD = "<|endoftext|>"
 _CONTROL = (_PAD, "<|im_start|>", _END)
-_PIECES = r" \[[A-Z]+\] | ?\p{L}+|[^\p{L}]"
+_PIECES = "|".join(
+    (
+        r" \[[A-Z]+\] |: ",  # separators
+        r"[A-Z0-9]{2}(?=[A-Z0-9]{3})|(?<=[A-Z0-9]{2})[A-Z0-9]{2}",  # codes, by twos
+        r" ?\p{L}+| ?\p{N}+|[^\p{L}\p{N}]",  # words, numbers, signs
+    )
+)
 _ROPE_THETA = 30.0
 # Rotary wavelengths up to about 120 tokens: boards are short, and with the usual 10,000 most of a tiny
 # model's few frequencies would never turn, so that it learns what lies beside what much later.
@@ -60,7 +67,7 @@ def collect_text(env: gym.Env[Any, Any], *, template: str, window: int | None, e
 
 
 def train_tokenizer(texts: Iterable[str], *, vocab_size: int = 512) -> Any:
-    """Train a byte-level BPE tokenizer in which every non-letter stands alone but a word's own space.
+    """Train a byte-level BPE tokenizer in which every sign stands alone.
 
     Args:
         texts: What it should be good at.

@@ -35,6 +35,7 @@ MOST_COMBINATIONS: Final = 100_000
 """Goals that one product can have; the combinations after them are left out, which the log says."""
 
 _CACHED_GOALS: Final = 1024
+_CACHED_SPLITS: Final = 8
 
 
 class GoalWriter:
@@ -131,6 +132,7 @@ class GoalBook:
             np.load(file, mmap_mode="r").view(np.ndarray) for file in files
         )
         self._cached = lru_cache(maxsize=_CACHED_GOALS)(self._build)
+        self._split = lru_cache(maxsize=_CACHED_SPLITS)(self._choose_split)
 
     def __len__(self) -> int:
         return len(self._pairs)
@@ -169,17 +171,22 @@ class GoalBook:
             name: ``train``, ``dev`` or ``test``.
 
         Returns:
-            int32[goals of the split], at least one.
+            int32[goals of the split], at least one; read-only, and the same array every time.
 
         Raises:
             EnvError: If the scheme is unknown, has no such split, or the split has no goal here.
         """
+        return self._split((scheme, name))
+
+    def _choose_split(self, wanted: tuple[str, str]) -> NDArray[np.int32]:
+        scheme, name = wanted
         indices = splits.choose(scheme, name, self._strict)
         if len(indices) == 0:
             raise EnvError(
                 f'split "{name}" of scheme "{scheme}" is empty: catalogue "{self.catalog.name}" has only'
                 f" {len(self)} {self.kind} goals. Choose another split, split_scheme or catalogue."
             )
+        indices.setflags(write=False)
         return indices
 
     def price(self, product: Product) -> float:
