@@ -84,10 +84,10 @@ def test_every_process_makes_the_same_products(products):
     assert digests == {f"{here}\n"}
 
 
-def test_asins_are_ten_characters_and_differ():
+def test_asins_are_six_characters_and_differ():
     asins = {generator._asin(12345, i) for i in range(200_000)}
     assert len(asins) == 200_000
-    assert all(len(asin) == 10 and asin[0] == "G" for asin in asins)
+    assert all(len(asin) == 6 and asin[0] == "G" for asin in asins)
     assert not set("".join(asins)) - set("G0123456789ABCDEFGHJKMNPQRSTVWXYZ")
 
 

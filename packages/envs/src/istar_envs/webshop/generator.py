@@ -20,7 +20,7 @@ MOST_COMBINATIONS: Final = 60
 """Option combinations of one product, at most."""
 
 _DIGITS: Final = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
-_ASIN_BITS: Final = 45
+_ASIN_BITS: Final = 25
 _ODD: Final = (0x1B873593CC9F, 0x0D2A98B26625)
 """Multipliers of the ids; a product with an odd number modulo a power of two is one to one."""
 _STEP: Final = 389
@@ -47,7 +47,7 @@ def generate_products(n: int, *, seed: int = 0) -> Iterator[Product]:
     """Make up products, one after the other.
 
     Args:
-        n: How many; ids differ among the first ten million and far beyond.
+        n: How many; ids differ among the first 33 million.
         seed: Another seed gives another catalogue.
 
     Yields:
@@ -67,12 +67,12 @@ def generate_products(n: int, *, seed: int = 0) -> Iterator[Product]:
 
 
 def _asin(start: int, i: int) -> str:
-    """Write a number as "G" and nine base-32 digits; every step is one to one, so no two are alike."""
+    """Write a number as "G" and five base-32 digits; every step is one to one, so no two are alike."""
     mask = (1 << _ASIN_BITS) - 1
     code = (start + i * _ODD[0]) & mask
-    code ^= code >> 23
+    code ^= code >> 13
     code = code * _ODD[1] & mask
-    code ^= code >> 22
+    code ^= code >> 12
     return "G" + "".join([_DIGITS[code >> shift & 31] for shift in range(_ASIN_BITS - 5, -1, -5)])
 
 
