@@ -123,3 +123,9 @@ def test_a_tiny_model_learns_to_answer_in_the_experts_words(tiny_folder):
     )
     # of five reply tokens only the word is uncertain: ln 4 / 5 = 0.28 at most
     assert seen[-1] < 0.5 < seen[0]
+
+
+def test_the_learning_rate_can_fall_to_a_share_of_itself():
+    _, _, learner = run(make_config(final_lr_frac=0.2), lr=1e-2)
+    (group,) = learner.optimizer.param_groups
+    assert group["lr"] == pytest.approx(1e-2 * (1 - 0.8 * 7 / 8))

@@ -66,6 +66,8 @@ class WarmStartConfig(Section):
     """Stop at the latest after so many passes over the demonstrations."""
     lr: float = Field(default=2e-3, gt=0)
     """AdamW learning rate."""
+    final_lr_frac: float = Field(default=1.0, ge=0, le=1)
+    """Share of ``lr`` left after ``max_epochs``, reached linearly; 1 keeps it constant."""
     target_success: float = Field(default=0.4, gt=0, le=1)
     """Stop once success on the dev split reaches this share, so that RL has room."""
     eval_every: int = Field(default=40, ge=1)

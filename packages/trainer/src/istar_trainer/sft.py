@@ -91,6 +91,7 @@ def warm_start(
         while len(queue) < config.batch_size:
             queue += sorted(range(len(steps)), key=lambda _: rng.next_u64())
         chosen, queue = queue[: config.batch_size], queue[config.batch_size :]
+        learner.scale_lr(1 - (1 - config.final_lr_frac) * (update - 1) / num_updates)
         losses.append(_clone([steps[i] for i in chosen], learner))
         if update % config.eval_every == 0 or update == num_updates:
             success = dev_success()

@@ -105,10 +105,9 @@ def instruction_query(goal: Goal) -> str:
 
 
 def _best_query(shop: Shop, goal: Goal) -> str:
-    """The instruction if it brings the product up on the first page, else the better of it and the title."""
-    queries = [instruction_query(goal), " ".join(goal.target.title.split())]
-    pages = [_page_of(shop, query, goal.target.asin) or shop.page_size * 99 for query in queries]
-    return queries[0] if pages[0] <= pages[1] else queries[1]
+    """The instruction if it brings the product up at all, else the product's title."""
+    query = instruction_query(goal)
+    return query if _page_of(shop, query, goal.target.asin) else " ".join(goal.target.title.split())
 
 
 def _page_of(shop: Shop, query: str, asin: str) -> int | None:
