@@ -40,7 +40,7 @@ def demonstrate(
         seed: Seed of the task draws.
 
     Returns:
-        One step per expert move; the sampler logprobs are zeros.
+        One step per expert move of the episodes that succeeded; the sampler logprobs are zeros.
     """
     steps: list[Step] = []
     conversation = Conversation(env, template=config.template, window=config.window)
@@ -50,13 +50,15 @@ def demonstrate(
         context: Context = (
             FullContext(tokenizer) if config.window is None else WindowContext(tokenizer, cache)
         )
+        played: list[Step] = []
         while not conversation.done:
             prompt = context.prompt_ids(conversation.messages())
             reply = format_reply((expert_action(env),), "…" if _needs_thought(conversation) else None)
             response = [*encode(tokenizer, reply), tokenizer.eos_token_id]
-            steps.append(Step(prompt, response, [0.0] * len(response)))
+            played.append(Step(prompt, response, [0.0] * len(response)))
             context.responded(response)
             conversation.respond(reply)
+        steps += played if conversation.episode().success else []
     return steps
 
 
