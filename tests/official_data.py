@@ -12,3 +12,6 @@ OFFICIAL_DATA = Path(
 
 WEBSHOP = OFFICIAL_DATA / "webshop"
 needs_webshop = pytest.mark.skipif(not WEBSHOP.is_dir(), reason=f"official WebShop data not at {WEBSHOP}")
+
+SOTOPIA = OFFICIAL_DATA / "sotopia"
+needs_sotopia = pytest.mark.skipif(not SOTOPIA.is_dir(), reason=f"official SOTOPIA data not at {SOTOPIA}")

@@ -48,10 +48,12 @@ def test_make_gives_the_right_classes_and_passes_options() -> None:
 
 @pytest.mark.parametrize("env_id", istar_envs.env_ids())
 def test_a_misspelt_option_is_answered_with_the_nearest_one(env_id: str) -> None:
-    with pytest.raises(EnvError, match=f"no option 'max_step' \\({env_id}\\).*Did you mean \"max_steps\""):
-        istar_envs.make(env_id, max_step=3)
-    with contextlib.closing(istar_envs.make(env_id, disable_env_checker=True, max_steps=3)) as env:
-        assert env.unwrapped.max_steps == 3
+    option = "max_turns" if "Sotopia" in env_id else "max_steps"
+    wrong = option[:-1]
+    with pytest.raises(EnvError, match=f"no option '{wrong}' \\({env_id}\\).*Did you mean \"{option}\""):
+        istar_envs.make(env_id, **{wrong: 3})
+    with contextlib.closing(istar_envs.make(env_id, disable_env_checker=True, **{option: 3})) as env:
+        assert getattr(env.unwrapped, option) == 3
 
 
 def test_a_misspelt_id_is_answered_with_the_nearest_one() -> None:
@@ -60,6 +62,7 @@ def test_a_misspelt_id_is_answered_with_the_nearest_one() -> None:
     assert issubclass(UnknownEnv, EnvError)
     assert istar_envs.env_ids() == (
         "istar/Sokoban-v0",
+        "istar/Sotopia-v0",
         "istar/VisualSokoban-v0",
         "istar/WebShop-v0",
         "istar/WebShop-v1",

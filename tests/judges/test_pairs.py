@@ -110,7 +110,7 @@ def test_a_missing_content_key_is_refused():
         ({"label": "margin"}, "label 'margin' needs margin > 0"),
         ({"label": "rank", "margin": 1.0}, "margin 1.0 has no effect with label 'rank'"),
         ({"label": "rank", "threshold": 6.0}, "threshold 6.0 has no effect with label 'rank'"),
-        ({"label": "best"}, "Input should be 'threshold', 'rank' or 'margin'"),
+        ({"label": "best"}, "Input should be 'threshold', 'success', 'rank' or 'margin'"),
         ({"margin": -1.0}, "greater than or equal to 0"),
         ({"sharpness": 0.0}, "greater than 0"),
         ({"threshold": math.inf}, "finite number"),

@@ -25,7 +25,7 @@ from istar_envs.templates import Part, Template, content_of, fill, load_template
 Message = dict[str, Any]
 """``{"role": "system" | "user" | "assistant", "content": str | [{"type": "text" | "image", …}]}``."""
 
-_KEPT_INFO = ("score", "success")
+_KEPT_INFO = ("score", "success", "dialogue", "end_reason")
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,20 +145,21 @@ class Conversation:
         else:
             names, observation, reward, terminated, truncated = self._play(actions)
             reason = self._info["invalid_reason"]
+        failure = self._info.get("failure")
         transition = Transition(
             observation=seen.text,
             image=self._keep(seen.image),
             reply=reply,
             action=names if reason is None else None,
-            reward=float(reward),
+            reward=0.0 if failure else float(reward),
             valid=reason is None,
             invalid_reason=reason,
             state_key=state_key,
-            info={key: self._info[key] for key in _KEPT_INFO},
+            info={key: self._info[key] for key in _KEPT_INFO if self._info.get(key) not in (None, "")},
         )
         self._transitions.append(transition)
         if terminated or truncated:
-            self._end = "terminated" if terminated else "truncated"
+            self._end = "failed" if failure else "terminated" if terminated else "truncated"
         self._look(observation)
         return transition
 
@@ -171,16 +172,16 @@ class Conversation:
         """Return the record of the episode so far.
 
         Args:
-            error: What broke, if the episode could not be finished; it is then marked ``failed``.
+            error: What broke; the episode is then marked ``failed``, as it is by ``info["failure"]``.
 
         Raises:
             ResetNeeded: If the episode is still running and nothing broke.
         """
         if self._end is None and error is None:
             raise ResetNeeded("the episode is still running: call respond() until done.")
-        spec = self.env.spec
+        error = error or self._info.get("failure") or None
         return Episode(
-            env_id=spec.id if spec is not None else type(self.env.unwrapped).__name__,
+            env_id=self.env.spec.id if self.env.spec else type(self.env.unwrapped).__name__,
             task_id=str(self._info.get("task_id", "")),
             task=str(self._info.get("task", "")),
             transitions=tuple(self._transitions),
@@ -196,10 +197,8 @@ class Conversation:
             raise ResetNeeded("no running episode: call reset() first.")
 
     def _look(self, observation: Any) -> None:
-        language = self._world.language
-        self._seen.append(
-            _Seen(language.text(observation, self._info), language.image(observation, self._info))
-        )
+        seen = observation, self._info
+        self._seen.append(_Seen(self._world.language.text(*seen), self._world.language.image(*seen)))
 
     def _native_actions(self, reply: str) -> list[Any] | InvalidAction:
         parsed = parse_reply(reply, self.template.grammar, max_actions=self.actions_per_turn)

@@ -38,6 +38,9 @@ ENTRIES: Final[Mapping[str, Entry]] = {
     "istar/VisualSokoban-v0": Entry(
         "istar_envs.sokoban.env:VisualSokobanEnv", "istar_envs.sokoban.vector:VisualSokobanVectorEnv"
     ),
+    "istar/Sotopia-v0": Entry(
+        "istar_envs.sotopia.env:SotopiaEnv", "istar_envs.sotopia.vector:SotopiaVectorEnv"
+    ),
     "istar/WebShop-v0": Entry(
         "istar_envs.webshop.env:WebShopEnv",
         options={"scoring": "compat", "split_scheme": "webshop-original"},

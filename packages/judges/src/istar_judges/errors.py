@@ -20,4 +20,17 @@ class JudgeRefused(JudgeError):
 
 
 class VerdictUnreadable(JudgeError):
-    """The judge answered, but not in the form of a verdict."""
+    """The judge answered, but not in the form of a verdict.
+
+    Attributes:
+        kind: Short name for counting: ``no_json``, ``bad_json``, ``missing``, ``unknown``,
+            ``duplicate``, ``type``, ``range``, ``cut_off`` or ``oversized``.
+    """
+
+    def __init__(self, message: str, kind: str = "unreadable") -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+class CacheMiss(JudgeError):
+    """A verdict was to come from the cache alone, and is not there."""

@@ -75,7 +75,7 @@ def read_pairs(path: Path) -> tuple[PreferencePair, ...]:
     Raises:
         ConfigError: If the file is missing or a line is not a pair; names the line.
     """
-    return _read(path, TypeAdapter(PreferencePair), "preference pair")
+    return read_records(path, TypeAdapter(PreferencePair), "preference pair")
 
 
 def write_preference_examples(
@@ -98,7 +98,7 @@ def read_preference_examples(path: Path) -> tuple[PreferenceExample, ...]:
     Raises:
         ConfigError: If the file is missing or a line is not an example; names the line.
     """
-    return _read(path, TypeAdapter(PreferenceExample), "prompt/chosen/rejected example")
+    return read_records(path, TypeAdapter(PreferenceExample), "prompt/chosen/rejected example")
 
 
 def write_lines(path: Path, lines: Iterable[str], *, overwrite: bool = False) -> None:
@@ -155,7 +155,17 @@ def _line(record: PreferencePair | PreferenceExample) -> str:
     return json.dumps(asdict(record), ensure_ascii=False)
 
 
-def _read(path: Path, adapter: TypeAdapter[_Record], kind: str) -> tuple[_Record, ...]:
+def read_records(path: Path, adapter: TypeAdapter[_Record], kind: str) -> tuple[_Record, ...]:
+    """Read a JSON-lines file whose lines are records of one type.
+
+    Args:
+        path: The file.
+        adapter: What a line must be.
+        kind: What a line is called in messages.
+
+    Raises:
+        ConfigError: If the file is missing or a line is no such record; names the line.
+    """
     try:
         lines = path.read_text(encoding="utf-8").split("\n")
     except OSError as error:

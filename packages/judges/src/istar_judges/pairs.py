@@ -8,7 +8,7 @@ import hashlib
 import json
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import permutations
 from typing import Literal, Self
@@ -16,8 +16,9 @@ from typing import Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from istar_envs.episode import Episode, Outcome
+from istar_judges.soft_labels import noise_target
 
-Label = Literal["threshold", "rank", "margin"]
+Label = Literal["threshold", "success", "rank", "margin"]
 PairSet = Literal["all", "one_to_one", "best_worst"]
 PairWeights = Literal["group", "pair"]
 
@@ -29,6 +30,7 @@ class PairRule(BaseModel):
 
     label: Label = "threshold"
     """Preferred over rejected if: threshold: one score is above the threshold and the other is not;
+    success: the judge calls one a success and the other not, whatever the unit of its scores;
     rank: the score is higher; margin: the score is higher by more than the margin."""
     threshold: float = 0.0
     """Scores above it are successes, in score units; 0 for verifiers, 6 for goals judged 0 to 10."""
@@ -89,6 +91,7 @@ def make_pairs(
     group_id: str,
     rule: PairRule,
     content_keys: Mapping[str, str] | None = None,
+    errors: Mapping[str, float] | None = None,
 ) -> tuple[PreferencePair, ...]:
     """Pair the trajectories of one group.
 
@@ -101,13 +104,16 @@ def make_pairs(
         rule: Which pairs to form.
         content_keys: Key of each trajectory's content, by trajectory id; equal keys mean equal
             content. None if no two are equal.
+        errors: Standard error of each score, by trajectory id; a pair's target is then the probability
+            that its gap is no accident. None for the targets of the rule.
 
     Returns:
         The pairs, widest score gap first, then by ids; the weights are equal and sum to 1. Empty
         if the group has no pair.
 
     Raises:
-        ValueError: If a score is not finite, or a content key is missing.
+        ValueError: If a score is not finite, a content key or error is missing, or both ``errors`` and
+            the rule's ``sharpness`` are given.
 
     Example:
         >>> won, lost = Outcome("ok", "v", 1.0, True), Outcome("ok", "v", 0.0, False)
@@ -116,17 +122,16 @@ def make_pairs(
     """
     scores = {key: _finite(key, o.score) for key, o in outcomes.items() if o.score is not None}
     keys = _content_of(scores, content_keys)
+    target = _target_of(scores, rule, errors)
     ranked = sorted(
         (scores[worse] - scores[better], better, worse)
         for better, worse in permutations(scores, 2)
-        if _is_preferred(scores[better], scores[worse], rule) and keys[better] != keys[worse]
+        if _is_preferred(outcomes[better], outcomes[worse], rule) and keys[better] != keys[worse]
     )
     chosen = _select(ranked, rule.pair_set)
     return tuple(
-        PreferencePair(
-            group_id, better, worse, weight=1.0 / len(chosen), target=soft_target(-gap, rule.sharpness)
-        )
-        for gap, better, worse in chosen
+        PreferencePair(group_id, better, worse, weight=1.0 / len(chosen), target=target(better, worse))
+        for _, better, worse in chosen
     )
 
 
@@ -181,10 +186,29 @@ def _content_of(scores: Mapping[str, float], content_keys: Mapping[str, str] | N
     return content_keys
 
 
-def _is_preferred(better: float, worse: float, rule: PairRule) -> bool:
+def _target_of(
+    scores: Mapping[str, float], rule: PairRule, errors: Mapping[str, float] | None
+) -> Callable[[str, str], float]:
+    """Return how sure a pair of ids is."""
+    if errors is None:
+        return lambda better, worse: soft_target(scores[better] - scores[worse], rule.sharpness)
+    if rule.sharpness is not None:
+        raise ValueError(f"errors and sharpness {rule.sharpness} both say how sure a pair is; give one")
+    if missing := sorted(scores.keys() - errors.keys()):
+        raise ValueError(f"no error for the scores of trajectories {missing}; give one for each, or None")
+    return lambda better, worse: noise_target(
+        max(0.0, scores[better] - scores[worse]), errors[better], errors[worse]
+    )
+
+
+def _is_preferred(better: Outcome, worse: Outcome, rule: PairRule) -> bool:
+    if better.score is None or worse.score is None:
+        return False
+    if rule.label == "success":
+        return better.success is True and worse.success is False
     if rule.label == "threshold":
-        return better > rule.threshold >= worse
-    return better > worse + rule.margin
+        return better.score > rule.threshold >= worse.score
+    return better.score > worse.score + rule.margin
 
 
 def _select(ranked: list[tuple[float, str, str]], pair_set: PairSet) -> list[tuple[float, str, str]]:

@@ -9,10 +9,12 @@ from typing import Any, Final
 from istar_envs.errors import ConfigError, suggest
 from istar_judges.base import Scale, Verifier
 from istar_judges.sokoban import SokobanVerifier
+from istar_judges.sotopia import SotopiaVerifier
 from istar_judges.webshop import WebShopVerifier
 
 VERIFIERS: Final[Mapping[str, Callable[[Scale, Mapping[str, Any]], Verifier]]] = {
     "sokoban": lambda scale, _options: SokobanVerifier(scale),
+    "sotopia": SotopiaVerifier.of_env,
     "webshop": WebShopVerifier.of_env,
 }
 """How each verifier is made from a scale and its environment's keyword arguments, by the name that

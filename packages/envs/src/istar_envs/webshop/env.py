@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from istar_envs.errors import EnvError, ResetNeeded, suggest
 from istar_envs.language import InvalidAction
+from istar_envs.spaces import AnyText
 from istar_envs.webshop.expert import oracle_action, rule_action
 from istar_envs.webshop.language import WebShopLanguage
 from istar_envs.webshop.opening import open_shop
@@ -23,7 +24,7 @@ from istar_envs.webshop.pages import build_page
 from istar_envs.webshop.products import Goal, GoalKind, Score, ScoringName
 from istar_envs.webshop.render import to_structured, to_text, to_text_rich, url_of
 from istar_envs.webshop.session import PageKind, State, admissible, advance, parse_action, purchase_of
-from istar_envs.webshop.spaces import AnyText, PageFacts, ShopActions
+from istar_envs.webshop.spaces import PageFacts, ShopActions
 
 Observation = str | dict[str, Any]
 ObservationMode = Literal["text", "text_rich", "html", "url", "structured"]
