@@ -4,14 +4,21 @@ A turn is one action of either seat. Each benchmark prints CPU time per turn of 
 held to; the partner's own time is left out where it says so.
 """
 
-from time import process_time
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from time import perf_counter, process_time
 from typing import Any
 
 import gymnasium as gym
 
 import istar_envs
+from istar_envs.chat import ChatClient
 from istar_envs.sotopia.dialogue import Action
+from istar_envs.sotopia.env import SotopiaEnv
 from istar_envs.sotopia.partners.base import PartnerView
+from istar_envs.sotopia.partners.llm import LlmPartner
 
 WORDS = "say: I would like something else. What about you?"
 BAR_MS = 1.0
@@ -67,3 +74,32 @@ def test_overhead_of_256_rows() -> None:
             vector.step(actions)
         results.append(process_time() - start)
     report("256 rows without their partner", min(results), 256 * 20)
+
+
+def test_256_episodes_against_an_endpoint_that_takes_200_ms() -> None:
+    """Ten answers in each episode, all waiting at the same time: 2 s would be ideal."""
+    script = Path(__file__).parents[1] / "tests" / "bad_endpoint.py"
+    with subprocess.Popen(
+        [sys.executable, str(script), "0.2"], stdout=subprocess.PIPE, text=True
+    ) as endpoint:
+        assert endpoint.stdout is not None
+        address = endpoint.stdout.readline().strip()
+        partner = LlmPartner(ChatClient(address, "m", concurrency=256), protocol="speech")
+        envs = [SotopiaEnv(partner=partner, seat=0) for _ in range(256)]
+
+        def play(number: int) -> None:
+            envs[number].reset(seed=number)
+            for _ in range(10):
+                envs[number].step(WORDS)
+
+        ratios = []
+        with ThreadPoolExecutor(256) as pool:
+            for _ in range(4):
+                start = perf_counter()
+                list(pool.map(play, range(256)))
+                ratios.append((perf_counter() - start) / 2.0)
+        partner.close()
+        endpoint.kill()
+    print(
+        f"\n256 episodes against a 200 ms endpoint: {min(ratios):.2f} to {max(ratios):.2f} times the ideal (bar 1.3)"
+    )

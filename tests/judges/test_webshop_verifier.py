@@ -106,7 +106,9 @@ def test_an_episode_of_another_world_is_refused(verifier):
 def test_verifiers_are_found_by_environment():
     assert verifier_of("istar/WebShop-v1") == "webshop"
     assert verifier_of("istar/VisualSokoban-v0") == "sokoban"
-    with pytest.raises(ConfigError, match=r"no verifier knows the environment 'Chess-v0'.*sokoban, sotopia, webshop"):
+    with pytest.raises(
+        ConfigError, match=r"no verifier knows the environment 'Chess-v0'.*sokoban, sotopia, webshop"
+    ):
         verifier_of("Chess-v0")
     with pytest.raises(ConfigError, match='Did you mean "success"'):
         WebShopVerifier("sucess")  # type: ignore[arg-type]
