@@ -61,3 +61,20 @@ def suggest(name: str, known: Iterable[str]) -> str:
     names = sorted(known)
     near = difflib.get_close_matches(name, names, n=1)
     return f' Did you mean "{near[0]}"?' if near else f" Known: {', '.join(names)}."
+
+
+def require_known(option: str, value: str, known: Iterable[str], world: str) -> None:
+    """Refuse an option of an environment that is none of its possible values.
+
+    Args:
+        option: Its name.
+        value: What was given.
+        known: Values that exist.
+        world: Short name of the environment, for the message.
+
+    Raises:
+        EnvError: If the value is unknown.
+    """
+    names = list(known)
+    if value not in names:
+        raise EnvError(f"no {option} {value!r} ({world}, option {option}).{suggest(value, names)}")

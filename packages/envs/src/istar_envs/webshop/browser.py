@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from istar_envs.actions import shorten
-from istar_envs.errors import EnvError, suggest
+from istar_envs.errors import EnvError, require_known
 from istar_envs.webshop.env import WebShopEnv
 from istar_envs.webshop.language import WebShopLanguage
 from istar_envs.webshop.pages import build_page
@@ -103,13 +103,9 @@ class WebShopBrowserEnv(WebShopEnv):
     ) -> None:
         from istar_envs.webshop.chromium import BINARIES, find
 
-        if observation not in BROWSER_OBSERVATIONS:
-            known = suggest(observation, BROWSER_OBSERVATIONS)
-            raise EnvError(f"no observation {observation!r} (WebShopBrowser, option observation).{known}")
-        modes = self.metadata["render_modes"]
-        if render_mode is not None and render_mode not in modes:
-            known = suggest(render_mode, modes)
-            raise EnvError(f"no render_mode {render_mode!r} (WebShopBrowser, option render_mode).{known}")
+        require_known("observation", observation, BROWSER_OBSERVATIONS, "WebShopBrowser")
+        if render_mode is not None:
+            require_known("render_mode", render_mode, self.metadata["render_modes"], "WebShopBrowser")
         find("browser", (binary,) if binary else BINARIES)
         super().__init__(
             catalogue,

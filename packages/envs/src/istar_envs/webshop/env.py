@@ -14,7 +14,7 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from istar_envs.errors import EnvError, ResetNeeded, suggest
+from istar_envs.errors import EnvError, ResetNeeded, require_known, suggest
 from istar_envs.language import InvalidAction
 from istar_envs.spaces import AnyText
 from istar_envs.webshop.expert import oracle_action, rule_action
@@ -107,10 +107,10 @@ class WebShopEnv(gym.Env[Observation, str]):
         tagger: str = "auto",
         render_mode: str | None = None,
     ) -> None:
-        _require_known("observation", observation, OBSERVATIONS)
-        _require_known("sampling", sampling, ("uniform", "weighted"))
+        require_known("observation", observation, OBSERVATIONS, "WebShop")
+        require_known("sampling", sampling, ("uniform", "weighted"), "WebShop")
         if render_mode is not None:
-            _require_known("render_mode", render_mode, ("ansi",))
+            require_known("render_mode", render_mode, ("ansi",), "WebShop")
         if max_steps < 1:
             raise EnvError(f"max_steps must be at least 1, got {max_steps} (WebShop, option max_steps).")
         self.shop = open_shop(
@@ -129,12 +129,8 @@ class WebShopEnv(gym.Env[Observation, str]):
         self._observation = observation
         self._show_chosen = show_chosen
         self._sampling = sampling
+        self._split = (split_scheme, split)
         self._goals = self.shop.goals.split(split_scheme, split)
-        if not len(self._goals):
-            raise EnvError(
-                f"split {split!r} of scheme {split_scheme!r} has no {goals} goals in catalogue "
-                f"{self.shop.catalog.name!r} (WebShop). Choose a larger catalogue or another split."
-            )
         asins = [self.shop.catalog.asin(row) for row in range(min(_SAMPLED_ASINS, len(self.shop.catalog)))]
         self.action_space = ShopActions([asin.lower() for asin in asins])
         self.observation_space = PageFacts() if observation == "structured" else AnyText()
@@ -305,7 +301,7 @@ class WebShopEnv(gym.Env[Observation, str]):
     def _draw_goal(self) -> int:
         if self._sampling == "uniform":
             return int(self._goals[self.np_random.integers(len(self._goals))])
-        cumulative = np.cumsum(self.shop.goals.weights[self._goals], dtype=np.float64)
+        cumulative = self.shop.goals.cumulative_weights(*self._split)
         place = np.searchsorted(cumulative, self.np_random.random() * cumulative[-1], side="right")
         return int(self._goals[min(int(place), len(self._goals) - 1)])
 
@@ -378,8 +374,3 @@ class _TaskIds(Sequence[str]):
         if isinstance(index, slice):
             return [f"{self._prefix}{goal}" for goal in self._goals[index]]
         return f"{self._prefix}{self._goals[index]}"
-
-
-def _require_known(option: str, value: str, known: Sequence[str]) -> None:
-    if value not in known:
-        raise EnvError(f"no {option} {value!r} (WebShop, option {option}).{suggest(value, known)}")

@@ -133,6 +133,7 @@ class GoalBook:
         )
         self._cached = lru_cache(maxsize=_CACHED_GOALS)(self._build)
         self._split = lru_cache(maxsize=_CACHED_SPLITS)(self._choose_split)
+        self._summed = lru_cache(maxsize=_CACHED_SPLITS)(self._sum_weights)
 
     def __len__(self) -> int:
         return len(self._pairs)
@@ -177,6 +178,19 @@ class GoalBook:
             EnvError: If the scheme is unknown, has no such split, or the split has no goal here.
         """
         return self._split((scheme, name))
+
+    def cumulative_weights(self, scheme: str, name: str) -> NDArray[np.float64]:
+        """Return float64[goals of the split]: running sums of their weights; the same array every time.
+
+        Raises:
+            EnvError: As ``split`` does.
+        """
+        return self._summed((scheme, name))
+
+    def _sum_weights(self, wanted: tuple[str, str]) -> NDArray[np.float64]:
+        sums: NDArray[np.float64] = np.cumsum(self.weights[self.split(*wanted)], dtype=np.float64)
+        sums.setflags(write=False)
+        return sums
 
     def _choose_split(self, wanted: tuple[str, str]) -> NDArray[np.int32]:
         scheme, name = wanted

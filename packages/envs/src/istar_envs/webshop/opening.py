@@ -4,7 +4,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final, get_args
 
-from istar_envs.errors import EnvError, suggest
+from istar_envs.errors import EnvError, require_known
 from istar_envs.webshop.goals import GoalBook
 from istar_envs.webshop.nouns import load_tagger
 from istar_envs.webshop.products import GoalKind, ScoringName
@@ -51,8 +51,7 @@ def open_shop(
         ("scoring", scoring, get_args(ScoringName)),
         ("search", search, SEARCHES),
     ):
-        if value not in known:
-            raise EnvError(f"no {option} {value!r} (WebShop, option {option}).{suggest(value, known)}")
+        require_known(option, value, known, "WebShop")
     if page_size < 1:
         raise EnvError(f"page_size must be at least 1, got {page_size} (WebShop, option page_size).")
     return _open(
