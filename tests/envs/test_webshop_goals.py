@@ -153,9 +153,9 @@ def test_numpy_integers_name_goals_too(catalog):
 
 
 def test_unknown_kind_or_scoring_is_refused_with_the_nearest_name(catalog):
-    with pytest.raises(EnvError, match=r'no goals "humans".*Did you mean "human"'):
+    with pytest.raises(EnvError, match=r"no goals 'humans' \(WebShop.*Did you mean \"human\""):
         book(catalog, "humans")
-    with pytest.raises(EnvError, match=r'no scoring "strikt".*Did you mean "strict"'):
+    with pytest.raises(EnvError, match=r"no scoring 'strikt' \(WebShop.*Did you mean \"strict\""):
         book(catalog, scoring="strikt")
 
 

@@ -17,7 +17,7 @@ from typing import Any, Final, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from istar_envs.errors import EnvError, suggest
+from istar_envs.errors import EnvError, require_known
 from istar_envs.seeding import derive_seed
 from istar_envs.webshop import splits
 from istar_envs.webshop.catalog import Catalog
@@ -124,8 +124,8 @@ class GoalBook:
     """
 
     def __init__(self, catalog: Catalog, kind: GoalKind, *, scoring: ScoringName, seed: int = 0) -> None:
-        _check("goals", kind, get_args(GoalKind))
-        _check("scoring", scoring, get_args(ScoringName))
+        require_known("goals", kind, get_args(GoalKind), "WebShop")
+        require_known("scoring", scoring, get_args(ScoringName), "WebShop")
         self.catalog, self.kind, self.scoring, self.seed = catalog, kind, scoring, seed
         files = [catalog.folder / f"goals-{kind}{part}.npy" for part in ("", "-weights", "-strict")]
         self._pairs, self._weights, self._strict = (
@@ -295,8 +295,3 @@ def _save(
     np.save(folder / f"goals-{kind}.npy", pairs[order])
     np.save(folder / f"goals-{kind}-weights.npy", weights[order])
     np.save(folder / f"goals-{kind}-strict.npy", codes[order])
-
-
-def _check(option: str, value: str, known: tuple[str, ...]) -> None:
-    if value not in known:
-        raise EnvError(f'no {option} "{value}" (option {option}).{suggest(value, known)}')
