@@ -4,15 +4,15 @@ import unicodedata
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import istar_envs
 from istar_envs.agent import Conversation
 from istar_trainer.context import encode, render
-from istar_trainer.model import copy_weights
-from istar_trainer.tiny import collect_text, make_model, train_tokenizer
+from istar_trainer.model import copy_weights, load_model
+from istar_trainer.tiny import collect_text, init_tiny, make_model, train_tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -52,8 +52,20 @@ def test_any_composed_text_comes_back_as_it_was(tiny_tokenizer, text):
 @pytest.mark.property
 @settings(max_examples=200, deadline=None)
 @given(st.text(st.sampled_from("up#@$. -\n1,'é<>")) | st.text())
+@example("\n12 click[G3GW4F] [SEP] Price: $9.50")
 def test_the_tokenizer_is_loaded_as_it_was_trained(trained_tokenizer, tiny_tokenizer, text):
     assert encode(trained_tokenizer, text) == encode(tiny_tokenizer, text)
+
+
+def test_codes_numbers_and_separators_keep_their_pieces_when_a_model_is_loaded(tmp_path):
+    env = istar_envs.make("istar/WebShop-v0", tagger="light")
+    init_tiny(
+        env, tmp_path / "m", template="bare-v1", window=0, vocab_size=3000,
+        hidden_size=8, num_layers=1, num_heads=1, seed=0,
+    )  # fmt: skip
+    tokenizer = load_model(tmp_path / "m")[1]
+    pieces = [tokenizer.decode([i]) for i in encode(tokenizer, "<action>12</action>G3GW4F [SEP] Back: x")]
+    assert pieces == ["<action>", "12", "</action>", "G3", "GW", "4F", " [SEP] ", "Back", ": ", "x"]
 
 
 def test_control_tokens_are_single_and_left_out_of_replies(tiny_tokenizer):

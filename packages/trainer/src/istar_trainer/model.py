@@ -105,7 +105,7 @@ def load_model(path: str | Path) -> tuple[nn.Module, Any]:
         ConfigError: If the folder holds no model, or the tokenizer has no chat template.
     """
     from safetensors import SafetensorError
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 
     hide_progress_bars()
     folder = Path(path)
@@ -118,7 +118,9 @@ def load_model(path: str | Path) -> tuple[nn.Module, Any]:
         model: nn.Module = AutoModelForCausalLM.from_pretrained(
             folder, dtype=torch.float32, local_files_only=True
         )
-        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        # AutoTokenizer gives every Qwen2 model the word splitting of Qwen2, whatever its tokenizer.json says
+        kind: Any = PreTrainedTokenizerFast if (folder / "tokenizer.json").is_file() else AutoTokenizer
+        tokenizer = kind.from_pretrained(folder, local_files_only=True)
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         raise ConfigError(f"cannot load the model in {folder}: {error}") from error
     if not tokenizer.chat_template or tokenizer.eos_token_id is None:

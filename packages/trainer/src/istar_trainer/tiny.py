@@ -1,7 +1,8 @@
 """A tiny transformer and a tokenizer for one environment, made locally.
 
 Saved in the ordinary Hugging Face layout, so that everything downstream treats it like any other
-model. The tokenizer reads every sign as a token of its own, so a board has one token per cell, and
+model; its tokenizer is what tokenizer.json says (``PreTrainedTokenizerFast``), which ``AutoTokenizer`` of
+transformers 5 does not believe of a Qwen2 model. The tokenizer reads every sign as a token of its own, so a board has one token per cell, and
 falls back to bytes, so any text can be written. Words and numbers take the space before them along and
 codes such as ``B07ABC1234`` come by twos, so that each token tells which comes next when a text is
 copied; separators such as `` [SEP] `` and a colon are one token with their spaces, so that what follows
@@ -188,7 +189,7 @@ def init_tiny(
         seed: Seed of weights and practice.
 
     Returns:
-        ``out``, a folder that ``AutoModelForCausalLM`` and ``AutoTokenizer`` load.
+        ``out``, a folder that ``istar_trainer.model.load_model`` loads.
     """
     texts = collect_text(env, template=template, window=window, episodes=50)
     tokenizer = train_tokenizer(texts, vocab_size=vocab_size)
