@@ -51,6 +51,12 @@ def test_the_mix_takes_the_families_in_turn():
     assert book.setting("division/train/3") == one.setting("division/train/3")
 
 
+def test_some_families_are_joined_by_a_plus():
+    pks = open_book("division+bargaining").pks("dev")
+    assert pks[:3] == ("division/dev/0", "bargaining/dev/0", "division/dev/1")
+    assert len(pks) == 2 * NUM_TASKS["dev"]
+
+
 def test_equal_arguments_open_the_same_book(folder):
     assert open_book("families") is open_book("families")
     assert open_book(folder) is open_book(str(folder))

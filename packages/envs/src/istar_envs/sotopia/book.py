@@ -88,8 +88,8 @@ def open_book(name: str | Path, *, subset: Subset = "all") -> ScenarioBook:
     """Open a book of settings; the same one for equal arguments.
 
     Args:
-        name: ``"families"`` for all own families in turn, the name of one of them, or a folder with the
-            published files.
+        name: ``"families"`` for all own families in turn, the name of one of them, several joined by ``+``
+            (``"bargaining+division"``), or a folder with the published files.
         subset: Part of the published files: ``"all"`` and ``"hard"`` are the split ``test``, ``"drafts"``
             is the split ``train``. Own families have no subsets.
 
@@ -99,12 +99,13 @@ def open_book(name: str | Path, *, subset: Subset = "all") -> ScenarioBook:
     """
     if subset not in get_args(Subset):
         raise ConfigError(f"unknown subset {subset!r} of SOTOPIA.{suggest(subset, get_args(Subset))}")
-    if name == MIX or name in FAMILIES:
+    families = tuple(FAMILIES) if name == MIX else tuple(dict.fromkeys(str(name).split("+")))
+    if set(families) <= set(FAMILIES):
         if subset != "all":
             raise ConfigError(
                 f"scenarios {name!r} have no subset {subset!r}; give a folder of published files."
             )
-        return _family_book(str(name))
+        return _family_book(str(name), families)
     folder = Path(name)
     if not folder.is_dir():
         known = suggest(str(name), [MIX, *FAMILIES])
@@ -127,9 +128,8 @@ def _split_of(setting: Setting) -> str:
     return _SPLIT_OF_TENTH[derive_seed(0, "split", repr(setting.scenario.stakes)) % len(_SPLIT_OF_TENTH)]
 
 
-@lru_cache(maxsize=len(FAMILIES) + 1)
-def _family_book(name: str) -> ScenarioBook:
-    families = tuple(FAMILIES) if name == MIX else (name,)
+@lru_cache(maxsize=8)
+def _family_book(name: str, families: tuple[str, ...]) -> ScenarioBook:
     splits = {
         split: tuple(f"{family}/{split}/{number}" for number in range(num_tasks) for family in families)
         for split, num_tasks in NUM_TASKS.items()
