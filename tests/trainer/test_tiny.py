@@ -64,8 +64,9 @@ def test_codes_numbers_and_separators_keep_their_pieces_when_a_model_is_loaded(t
         hidden_size=8, num_layers=1, num_heads=1, seed=0,
     )  # fmt: skip
     tokenizer = load_model(tmp_path / "m")[1]
-    pieces = [tokenizer.decode([i]) for i in encode(tokenizer, "<action>12</action>G3GW4F [SEP] Back: x")]
-    assert pieces == ["<action>", "12", "</action>", "G3", "GW", "4F", " [SEP] ", "Back", ": ", "x"]
+    pieces = [tokenizer.decode([i]) for i in encode(tokenizer, "<action>G3GW4F [SEP] Back: x 12")]
+    assert pieces == ["<action>", "G3", "GW", "4F", " [SEP] ", "Back", ": ", "x", " 12"]
+    assert len(encode(tokenizer, "[GZ9Q7K]")) == 2 + 3, "a code that was never seen is cut like all others"
 
 
 def test_control_tokens_are_single_and_left_out_of_replies(tiny_tokenizer):

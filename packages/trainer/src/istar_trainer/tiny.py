@@ -9,6 +9,7 @@ copied; separators such as `` [SEP] `` and a colon are one token with their spac
 them is written as in a reply.
 """
 
+import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,8 @@ _PIECES = "|".join(
         r" ?\p{L}+| ?\p{N}+|[^\p{L}\p{N}]",  # words, numbers, signs
     )
 )
+_CODE = re.compile(r"\b(?=[A-Z]*[0-9])[A-Z0-9]{5,}\b")
+_PAIR_WEIGHT = 100
 _ROPE_THETA = 30.0
 # Rotary wavelengths up to about 120 tokens: boards are short, and with the usual 10,000 most of a tiny
 # model's few frequencies would never turn, so that it learns what lies beside what much later.
@@ -104,7 +107,8 @@ def train_tokenizer(texts: Iterable[str], *, vocab_size: int = 512) -> Any:
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    tokenizer.train_from_iterator(texts, trainer)
+    texts = list(texts)
+    tokenizer.train_from_iterator([*texts, *_pairs_of_codes(texts)], trainer)
     tokenizer.add_tokens([AddedToken(tag) for tag in ("<think>", "</think>", "<action>", "</action>")])
     return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
         tokenizer_object=tokenizer,
@@ -113,6 +117,16 @@ def train_tokenizer(texts: Iterable[str], *, vocab_size: int = 512) -> Any:
         chat_template=_CHAT_TEMPLATE,
         clean_up_tokenization_spaces=False,
     )
+
+
+def _pairs_of_codes(texts: Iterable[str]) -> Iterator[str]:
+    """Yield every pair of the signs that codes are written with, often enough to become a token each.
+
+    So a code that was never seen is cut like all others.
+    """
+    signs = sorted({sign for text in texts for code in _CODE.findall(text) for sign in code})
+    pairs = [one + other for one in signs for other in signs]
+    yield from ["".join(pairs)] * (_PAIR_WEIGHT if pairs else 0)
 
 
 def make_model(
