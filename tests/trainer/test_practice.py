@@ -1,18 +1,22 @@
+import pytest
 import torch
 
 from istar_trainer.practice import practise_copying, repeated_pieces
 from istar_trainer.tiny import make_model
 
 
-def test_the_marked_tokens_follow_a_piece_that_stood_before():
-    tokens, repeated = repeated_pieces(500, first_token=3, generator=torch.Generator().manual_seed(1))
+@pytest.mark.parametrize("length", [64, 256])
+def test_the_marked_tokens_follow_a_piece_that_stood_before(length):
+    generator = torch.Generator().manual_seed(1)
+    tokens, repeated = repeated_pieces(500, length=length, first_token=3, generator=generator)
+    assert tokens.shape == (2048 // length, length)
     assert tokens.min() >= 3
-    assert repeated[:, :33].sum() == 0
+    assert repeated[:, : length // 2 + 1].sum() == 0
     for row, marks in zip(tokens.tolist(), repeated.tolist(), strict=True):
         first = marks.index(True)
         piece = row[first - 1 : first + sum(marks)]
         assert len(piece) >= 6
-        assert any(row[i : i + len(piece)] == piece for i in range(32 - len(piece) + 1))
+        assert any(row[i : i + len(piece)] == piece for i in range(length // 2 - len(piece) + 1))
 
 
 def test_practice_teaches_copying_and_depends_on_its_seed_alone():
@@ -27,7 +31,7 @@ def test_practice_teaches_copying_and_depends_on_its_seed_alone():
 
     accuracy, weights = practised(0)
     again, same = practised(1)
-    assert accuracy == again > 0.08  # 0.027 by chance; copying itself takes some hundred updates
+    assert accuracy == again > 0.05  # 0.027 by chance; copying itself takes some hundred updates
     assert torch.equal(weights, same)
 
 
