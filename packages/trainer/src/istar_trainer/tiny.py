@@ -1,12 +1,12 @@
 """A tiny transformer and a tokenizer for one environment, made locally.
 
-Saved in the ordinary Hugging Face layout, so that everything downstream treats it like any other
-model; its tokenizer is what tokenizer.json says (``PreTrainedTokenizerFast``), which ``AutoTokenizer`` of
-transformers 5 does not believe of a Qwen2 model. The tokenizer reads every sign as a token of its own, so a board has one token per cell, and
-falls back to bytes, so any text can be written. Words and numbers take the space before them along and
-codes such as ``B07ABC1234`` come by twos, so that each token tells which comes next when a text is
-copied; separators such as `` [SEP] `` and a colon are one token with their spaces, so that what follows
-them is written as in a reply.
+Saved in the ordinary Hugging Face layout; its tokenizer is what tokenizer.json says
+(``PreTrainedTokenizerFast``), which ``AutoTokenizer`` of transformers 5 does not believe of a Qwen2 model.
+Every sign is a token of its own, so a board has one token per cell, with bytes for the rest, so any text
+can be written. Words and numbers take the space before them along. Codes such as ``B07ABC1234`` come by
+twos after their first sign, which is often the same for all: where to begin is clear, and each token then
+tells which comes next. Separators such as `` [SEP] `` and a colon are one token with their spaces, so that
+what follows them is written as in a reply.
 """
 
 import re
@@ -30,7 +30,7 @@ _CONTROL = (_PAD, "<|im_start|>", _END)
 _PIECES = "|".join(
     (
         r" \[[A-Z]+\] |: ",  # separators
-        r"[A-Z0-9]{2}(?=[A-Z0-9]{3})|(?<=[A-Z0-9]{2})[A-Z0-9]{2}",  # codes, by twos
+        r"(?<![A-Z0-9])[A-Z0-9](?=[A-Z0-9]{4})|(?<=[A-Z0-9])[A-Z0-9]{2}",  # codes: a sign, then by twos
         r" ?\p{L}+| ?\p{N}+|[^\p{L}\p{N}]",  # words, numbers, signs
     )
 )
