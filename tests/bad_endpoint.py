@@ -1,7 +1,8 @@
 """An OpenAI-compatible endpoint on this machine that judges rightly, and misbehaves when told to.
 
 It knows the right answer: a seat whose goal ends in ``#7`` scores 7 on the goal, and on every other
-dimension 7 places above the lowest score, as far as the range goes. Run as a script it serves until
+dimension 7 places above the lowest score, as far as the range goes. Where a goal has no such number, the
+record decides which one it gets. Run as a script it serves until
 it is killed and prints its address.
 """
 
@@ -149,10 +150,12 @@ class BadEndpoint:
 def right_scores(request: dict[str, Any]) -> dict[str, dict[str, dict[str, Any]]]:
     """Work out the right answer to a judge's request."""
     goals = {}
-    for line in request["messages"][1]["content"].splitlines():
+    asked = request["messages"][1]["content"]
+    for line in asked.splitlines():
         if line.startswith('{"participant"'):
             person = json.loads(line)
-            goals[person["participant"]] = int(person["goal"].rpartition("#")[2])
+            number = person["goal"].rpartition("#")[2]
+            goals[person["participant"]] = int(number) if number.isdecimal() else _any_goal(asked, line)
     seats = request["response_format"]["json_schema"]["schema"]["properties"]
     return {
         label: {
@@ -161,6 +164,10 @@ def right_scores(request: dict[str, Any]) -> dict[str, dict[str, dict[str, Any]]
         }
         for label, seat in seats.items()
     }
+
+
+def _any_goal(asked: str, person: str) -> int:
+    return sha256((asked + person).encode()).digest()[0] % 11
 
 
 def _level(key: str, goal: int, schema: dict[str, Any]) -> int:

@@ -245,6 +245,38 @@ def test_a_limit_truncates_an_episode():
     assert len(cut.episode().transitions) == 1
 
 
+class Storyteller(Counter):
+    """A counter with something to record, and a verdict at the end."""
+
+    recorded_info = ("score", "state_key", "nothing", "empty")
+
+    def truncate(self):
+        return self.count, 0.25, False, True, {**self._info(None), "score": 0.75}
+
+    def _info(self, reason):
+        return {**super()._info(reason), "empty": ""}
+
+
+def test_a_world_says_which_facts_are_recorded():
+    conversation = Conversation(Storyteller(), template="bare-v1")
+    conversation.reset()
+    assert conversation.respond(say("two")).info == {"score": 0.4, "state_key": "2"}
+
+
+def test_a_world_with_a_verdict_finds_it_at_a_limit_of_the_agent_too():
+    conversation = Conversation(Storyteller(), template="bare-v1")
+    conversation.reset()
+    conversation.respond(say("two"))
+    conversation.truncate()
+    episode = conversation.episode()
+    assert (episode.end, episode.score, episode.episode_return) == ("truncated", 0.75, 1.25)
+    assert episode.transitions[-1].info == {"score": 0.75, "state_key": "2"}
+    unplayed = Conversation(Storyteller(), template="bare-v1")
+    unplayed.reset()
+    unplayed.truncate()
+    assert unplayed.episode().transitions == ()
+
+
 def test_an_episode_that_broke_is_recorded_as_far_as_it_went():
     conversation = start(goal=2)
     conversation.respond(say("one"))

@@ -409,7 +409,10 @@ def test_connections_are_kept_and_replaced_when_the_other_side_closed_them():
 @pytest.mark.parametrize("transport", ["direct", "openai"])
 def test_a_fault_on_the_wire_is_named_and_survived(fault, cause, transport):
     with bad_endpoint(script=[fault, "ok"]) as endpoint:
-        asked = client(endpoint.url, timeout_s=0.5, backoff_s=0.01, max_body=1_000_000, transport=transport)
+        timeout_s = 0.5 if fault == "slow" else 30.0
+        asked = client(
+            endpoint.url, timeout_s=timeout_s, backoff_s=0.01, max_body=1_000_000, transport=transport
+        )
         reply = asked.complete(HELLO)
         asked.close()
     assert reply.text == "hello"

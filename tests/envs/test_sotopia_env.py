@@ -506,8 +506,59 @@ def test_an_argument_that_cannot_be_used_is_named(options: dict[str, Any], messa
 
 
 def test_an_unknown_render_mode_is_named() -> None:
-    with pytest.raises(ConfigError, match="Known: ansi"):
+    with pytest.raises(EnvError, match="Known: ansi"):
         SotopiaEnv(render_mode="human")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"protocol": "jason"}, "no protocol 'jason' .*Did you mean \"json\""),
+        ({"history": "old"}, "no history 'old' .*Known: all, new"),
+        ({"visibility": "strickt"}, 'option visibility.*Did you mean "strict"'),
+    ],
+)
+def test_an_unknown_value_of_an_option_is_answered_with_the_nearest(options: dict[str, Any], message: str):
+    with pytest.raises(EnvError, match=message):
+        SotopiaEnv(**options)
+
+
+def test_a_limit_of_the_agent_ends_the_dialogue_with_its_verdict() -> None:
+    env, _, _ = start(f"{BARGAIN}/seat0")
+    env.step("say: Hello.")
+    _, reward, terminated, truncated, info = env.truncate()
+    assert (reward, terminated, truncated) == (0.0, False, True)
+    assert (info["end_reason"], info["scored"], info["failure"]) == ("prompt_overflow", True, "")
+    assert 'said: "Hello."' in json.loads(info["dialogue"])["turns"][0]["text"]
+    with pytest.raises(ResetNeeded, match="has ended"):
+        env.truncate()
+
+
+def test_a_scorer_is_asked_when_a_prompt_is_full_too(tmp_path: Path) -> None:
+    def middling(episode: Episode) -> Outcome:
+        return Outcome("ok", "test", score=0.5, success=False)
+
+    env = make(scenarios=write_world(tmp_path), scorer=middling, partner=CHATTY)
+    conversation = Conversation(env, template="bare-v1")
+    conversation.reset(seed=0)
+    conversation.respond("<action>say: Hello.</action>")
+    conversation.truncate()
+    episode = conversation.episode()
+    assert (episode.end, episode.score, episode.episode_return) == ("truncated", 0.5, 0.5)
+    assert episode.transitions[-1].info["end_reason"] == "prompt_overflow"
+    assert json.loads(episode.transitions[-1].info["dialogue"])["turns"]
+
+
+def test_a_scorer_that_cannot_tell_at_a_full_prompt_fails_the_episode(tmp_path: Path) -> None:
+    silent = Outcome("timeout", "test", detail="slow")
+    env = make(scenarios=write_world(tmp_path), scorer=lambda _: silent, partner=CHATTY)
+    conversation = Conversation(env, template="bare-v1")
+    conversation.reset(seed=0)
+    conversation.respond("<action>say: Hello.</action>")
+    conversation.truncate()
+    episode = conversation.episode()
+    assert (episode.end, episode.success, episode.episode_return) == ("failed", False, 0.0)
+    assert "slow" in str(episode.error)
 
 
 @pytest.mark.parametrize("task_id", ["bargaining/test/0", "bargaining/test/0/seat2", "x/seat0", 7])

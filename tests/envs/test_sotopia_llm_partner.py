@@ -17,7 +17,7 @@ from istar_envs.sotopia.book import family_setting
 from istar_envs.sotopia.dialogue import Action, DialogueState, Rules, advance
 from istar_envs.sotopia.env import SotopiaEnv
 from istar_envs.sotopia.grammar import ParseError
-from istar_envs.sotopia.partners.base import ManyPartner, PartnerFailed, PartnerView, act_in_all, partner_view
+from istar_envs.sotopia.partners.base import PartnerFailed, PartnerView, act_in_all, partner_view
 from istar_envs.sotopia.partners.llm import LlmPartner
 from istar_envs.sotopia.records import Relationship
 from istar_envs.sotopia.vector import SotopiaVectorEnv
@@ -169,7 +169,6 @@ def test_an_unreadable_model_never_makes_a_dialogue_stale() -> None:
 def test_many_dialogues_are_asked_at_a_time_and_failures_stay_apart() -> None:
     model = Model(NOD, ChatTimeout("no answer within 60 s"), NOD)
     partner = LlmPartner(model)
-    assert isinstance(partner, ManyPartner)
     first, second, third = act_in_all(partner, [view()] * 3)
     assert first == third == Action("nonverbal", "nods")
     assert isinstance(second, PartnerFailed)

@@ -1,10 +1,12 @@
 """Many social episodes stepped together: rows as single episodes, partners and scorers asked at once."""
 
+import asyncio
 import gc
 import math
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -87,6 +89,41 @@ def test_all_partners_are_asked_at_once() -> None:
     assert partner.asked == [3]  # in every second row the partner opens
     vector.step([TALK] * 6)
     assert partner.asked == [3, 6]
+
+
+class Opener:
+    """A partner whose action in one task comes only after it has acted often enough in the others."""
+
+    name = "opener"
+
+    def __init__(self, late: str = "", after: int = 0) -> None:
+        self.late, self.after = late, after
+        self.asked: Counter[str] = Counter()
+        self._enough = asyncio.Event()
+
+    def act(self, view: PartnerView) -> Reply:
+        raise AssertionError("asked one by one")
+
+    async def aact(self, view: PartnerView) -> Reply:
+        self.asked[view.setting.pk] += 1
+        if view.setting.pk == self.late:
+            await asyncio.wait_for(self._enough.wait(), 10.0)
+        elif self.asked.total() - self.asked[self.late] >= self.after:
+            self._enough.set()
+        return Action("speak", "Hm.")
+
+
+def test_a_row_in_which_the_partner_acts_twice_does_not_wait_for_slower_rows() -> None:
+    options: dict[str, Any] = {"seat": 0, "order": "random"}
+    counting = Opener()
+    vector = make(20, partner=counting, **options)
+    ids = vector.task_ids()[:20]
+    vector.reset(options={"task_ids": ids})
+    openings = {pk: counting.asked[pk.removesuffix("/seat0")] for pk in ids}
+    once, often = (next(pk for pk in ids if openings[pk] in wanted) for wanted in ((1,), (2, 3, 4)))
+    partner = Opener(once.removesuffix("/seat0"), after=openings[often])
+    make(2, partner=partner, **options).reset(options={"task_ids": [once, often]})
+    assert sorted(partner.asked.values()) == [1, openings[often]]
 
 
 def test_a_partner_that_fails_ends_its_row_and_no_other() -> None:

@@ -50,6 +50,13 @@ def test_every_argument_of_the_browser_has_a_row():
     assert parameters(WebShopEnv) | own == parameters(WebShopBrowserEnv) | {"show_chosen"}
 
 
+def test_arguments_that_text_and_browser_share_have_equal_defaults():
+    text, browser = (inspect.signature(kind).parameters for kind in (WebShopEnv, WebShopBrowserEnv))
+    assert {name: text[name].default for name in text if name in browser} == {
+        name: browser[name].default for name in browser if name in text
+    }
+
+
 def test_every_observation_mode_has_a_row():
     assert first_column(section("Observations")) == set(OBSERVATIONS)
 

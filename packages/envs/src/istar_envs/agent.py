@@ -8,7 +8,7 @@ trainer's business.
 import hashlib
 import io
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import gymnasium as gym
@@ -19,13 +19,11 @@ from PIL import Image
 from istar_envs.actions import parse_reply
 from istar_envs.episode import EndReason, Episode, ImageStore, Transition, valid_text
 from istar_envs.errors import ConfigError, ResetNeeded
-from istar_envs.language import InvalidAction, TextPlayable
+from istar_envs.language import RECORDED_INFO, InvalidAction, TextPlayable
 from istar_envs.templates import Part, Template, content_of, fill, load_template
 
 Message = dict[str, Any]
 """``{"role": "system" | "user" | "assistant", "content": str | [{"type": "text" | "image", …}]}``."""
-
-_KEPT_INFO = ("score", "success", "dialogue", "end_reason")
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +136,7 @@ class Conversation:
         self._require_running()
         reply = valid_text(reply)
         seen, state_key = self._seen[-1], str(self._info["state_key"])
-        actions = self._native_actions(reply)
+        actions = self.read(reply)
         if isinstance(actions, InvalidAction):
             names, reason = None, actions.reason
             observation, reward, terminated, truncated, self._info = self._world.invalid_step(reason)
@@ -155,7 +153,7 @@ class Conversation:
             valid=reason is None,
             invalid_reason=reason,
             state_key=state_key,
-            info={key: self._info[key] for key in _KEPT_INFO if self._info.get(key) not in (None, "")},
+            info=self._recorded(),
         )
         self._transitions.append(transition)
         if terminated or truncated:
@@ -163,10 +161,23 @@ class Conversation:
         self._look(observation)
         return transition
 
+    def read(self, reply: str) -> list[Any] | InvalidAction:
+        """Return the world's own actions that a reply would take here, or why it is none; nothing happens."""
+        parsed = parse_reply(reply, self.template.grammar, max_actions=self.actions_per_turn)
+        if isinstance(parsed, InvalidAction):
+            return parsed
+        actions = [self._world.language.action(text, self._info) for text in parsed.actions]
+        return next((action for action in actions if isinstance(action, InvalidAction)), actions)
+
     def truncate(self) -> None:
         """End the episode at a limit that is not the environment's, such as a full prompt."""
         self._require_running()
         self._end = "truncated"
+        if self._transitions and hasattr(self._world, "truncate"):
+            _, reward, _, _, self._info = self._world.truncate()
+            last = self._transitions[-1]
+            total = last.reward + (0.0 if self._info.get("failure") else float(reward))
+            self._transitions[-1] = replace(last, reward=total, info=self._recorded())
 
     def episode(self, error: str | None = None) -> Episode:
         """Return the record of the episode so far.
@@ -200,13 +211,6 @@ class Conversation:
         seen = observation, self._info
         self._seen.append(_Seen(self._world.language.text(*seen), self._world.language.image(*seen)))
 
-    def _native_actions(self, reply: str) -> list[Any] | InvalidAction:
-        parsed = parse_reply(reply, self.template.grammar, max_actions=self.actions_per_turn)
-        if isinstance(parsed, InvalidAction):
-            return parsed
-        actions = [self._world.language.action(text, self._info) for text in parsed.actions]
-        return next((action for action in actions if isinstance(action, InvalidAction)), actions)
-
     def _play(self, actions: list[Any]) -> tuple[str, Any, float, bool, bool]:
         """Take the actions of one reply until one is invalid or the episode ends; rewards are summed."""
         taken: list[str] = []
@@ -218,6 +222,11 @@ class Conversation:
             if terminated or truncated or not self._info["valid"]:
                 break
         return "||".join(taken), observation, total, terminated, truncated
+
+    def _recorded(self) -> dict[str, Any]:
+        """Return the facts of the latest ``info`` that the world wants recorded, without empty ones."""
+        keys = getattr(self._world.language, "recorded_info", RECORDED_INFO)
+        return {key: self._info[key] for key in keys if self._info.get(key) not in (None, "")}
 
     def _keep(self, image: NDArray[np.uint8] | None) -> str | None:
         if image is None:

@@ -13,6 +13,8 @@ from hashlib import sha256
 from typing import Any, Final, Literal, Protocol
 from weakref import WeakKeyDictionary
 
+from pydantic import TypeAdapter
+
 from istar_envs import background
 from istar_envs.chat_openai import OpenAIWire
 from istar_envs.chat_replies import (
@@ -50,6 +52,7 @@ ChatMessages = Sequence[Mapping[str, Any]]
 """``{"role": "system" | "user" | "assistant", "content": str}`` in order."""
 Structured = Literal["json_schema", "json_object", "off"]
 
+_ANYTHING: Final = TypeAdapter(Any)
 _POLL_S: Final = 0.05
 _MESSAGE_TOKENS: Final = 16
 """More than any model spends on the frame of one message."""
@@ -258,22 +261,21 @@ class ChatClient:
             fields["response_format"] = {"type": "json_object"}
         fields.update(self.extra)
         kept = {key: value for key, value in fields.items() if value is not None}
-        return valid_text(json.dumps(kept, ensure_ascii=False)).encode()
+        return _json(kept)
 
     async def _persist(self, wire: Wire, body: bytes, most: tuple[int, int]) -> ChatReply:
         """Repeat an attempt until there is a reply or no sense in another attempt."""
         failures: tuple[str, ...] = ()
-        dice = CounterRng(derive_seed(0, "back-off", sha256(body).hexdigest()))
         while True:
             answer = await self._attempt(wire, body, most, failures)
             if isinstance(answer, ChatReply):
-                return replace(answer, failures=failures)
+                return replace(answer, failures=failures) if failures else answer
             failures = (*failures, answer.cause)
             asked = answer.wait_s or 0.0
             if answer.is_final or asked > self.max_wait_s or len(failures) > self.max_retries:
                 raise answer.error(self._explain(answer, len(failures)), failures)
             pause = min(self.max_wait_s, self.backoff_s * 2 ** (len(failures) - 1))
-            await asyncio.sleep(asked + pause * (0.5 + 0.5 * dice.random()))
+            await asyncio.sleep(asked + pause * (0.5 + 0.5 * _dice(body, len(failures))))
 
     async def _attempt(
         self, wire: Wire, body: bytes, most: tuple[int, int], failures: tuple[str, ...]
@@ -310,6 +312,19 @@ class ChatClient:
             hint = f" It asks to wait {failure.wait_s:g} s; max_wait_s is {self.max_wait_s:g}."
         tried = f"{attempts} attempt{'s' if attempts > 1 else ''}"
         return f"{failure.message} (model {self.model!r} at {self.base_url}, {tried}).{hint}"
+
+
+def _json(value: object) -> bytes:
+    """Write JSON, half a surrogate pair as the replacement character."""
+    try:
+        return _ANYTHING.dump_json(value)
+    except ValueError:
+        return valid_text(json.dumps(value, ensure_ascii=False)).encode()
+
+
+def _dice(body: bytes, attempt: int) -> float:
+    """Draw from [0, 1): the same in every run for a request and the number of its attempt."""
+    return CounterRng(derive_seed(0, "back-off", sha256(body).hexdigest(), attempt)).random()
 
 
 def _read_key(variable: str | None, model: str) -> str | None:

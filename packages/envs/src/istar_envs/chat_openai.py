@@ -7,7 +7,8 @@ import importlib.util
 import json
 from typing import Any
 
-from istar_envs.chat_wire import HttpAnswer, WireError
+from istar_envs.chat_http import HttpAnswer
+from istar_envs.chat_wire import WireError
 from istar_envs.errors import EnvError
 
 

@@ -12,10 +12,12 @@ import secrets
 import shutil
 import sys
 from collections.abc import Callable, Sequence
+from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from istar_envs.errors import ConfigError, EnvError, IstarError, suggest
+from istar_envs.command_line import run_command
+from istar_envs.errors import ConfigError, EnvError
 
 if TYPE_CHECKING:
     from istar_envs.webshop.catalog import Catalog
@@ -23,13 +25,7 @@ if TYPE_CHECKING:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the command line and exit with its code."""
-    try:
-        code = run(list(sys.argv[1:] if argv is None else argv))
-        sys.stdout.flush()
-    except BrokenPipeError:  # the reader, such as `head`, has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = 0
-    sys.exit(code)
+    sys.exit(run(list(sys.argv[1:] if argv is None else argv)))
 
 
 def run(argv: list[str]) -> int:
@@ -43,25 +39,21 @@ def run(argv: list[str]) -> int:
     """
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     logging.getLogger(__package__).setLevel(logging.INFO)
-    name = argv[0] if argv else ""
-    if not argv or name in ("-h", "--help"):
-        print(_usage())
-        return 0 if argv else 2
-    if name not in _COMMANDS:
-        print(f"istar-envs: unknown command {name!r}.{suggest(name, _COMMANDS)}", file=sys.stderr)
-        return 2
-    command, describe = _COMMANDS[name]
-    parser = _Parser(prog=f"istar-envs {name}", description=command.__doc__, allow_abbrev=False)
-    describe(parser)
-    try:
-        command(parser.parse_args(argv[1:]))
-    except IstarError as error:
-        print(f"istar-envs {name}: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print(file=sys.stderr)
-        return 130
-    return 0
+    return run_command("istar-envs", argv, {name: _parsed(name, *entry) for name, entry in _COMMANDS.items()})
+
+
+def _parsed(
+    name: str, command: Callable[[argparse.Namespace], None], describe: "_Describe"
+) -> Callable[[list[str]], None]:
+    """Let a command read its arguments by the parser that describes them."""
+
+    @wraps(command)
+    def carry_out(argv: list[str]) -> None:
+        parser = _Parser(prog=f"istar-envs {name}", description=command.__doc__, allow_abbrev=False)
+        describe(parser)
+        command(parser.parse_args(argv))
+
+    return carry_out
 
 
 class _Parser(argparse.ArgumentParser):
@@ -69,11 +61,6 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         raise ConfigError(f"{message}. See {self.prog} --help.")
-
-
-def _usage() -> str:
-    lines = [f"  {name:<7} {(command.__doc__ or '').strip()}" for name, (command, _) in _COMMANDS.items()]
-    return "usage: istar-envs COMMAND …\n\n" + "\n".join(lines)
 
 
 def _fetch(args: argparse.Namespace) -> None:

@@ -5,10 +5,13 @@ action into its native action. It never sees prompts, tags or tokens.
 """
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+
+RECORDED_INFO: Final = ("score", "success")
+"""Keys of ``info`` that every record of a step holds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +27,9 @@ class InvalidAction:
 
 class Language(Protocol):
     """What an environment offers to be played by a language model (``env.unwrapped.language``).
+
+    It may also have ``recorded_info``, the keys of ``info`` that belong in the record of a step; the default
+    is ``RECORDED_INFO``.
 
     Attributes:
         role: Who the agent is, the rules, the legend and how actions are written: the part of the
@@ -50,7 +56,11 @@ class Language(Protocol):
 
 
 class TextPlayable(Protocol):
-    """An environment whose ``unwrapped`` object a language model can play."""
+    """An environment whose ``unwrapped`` object a language model can play.
+
+    It may also have ``truncate()``, which ends the episode at a limit of the agent's and returns what a step
+    would; worlds that find their verdict at the end need it.
+    """
 
     language: Language
 

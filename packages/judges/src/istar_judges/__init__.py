@@ -7,6 +7,7 @@ from istar_judges.cache import VerdictCache
 from istar_judges.canaries import canary_episodes
 from istar_judges.dialogue import JudgedDialogue, dialogue_of
 from istar_judges.dialogue_judge import DialogueJudge, penalty_for_length
+from istar_judges.drift import CanaryReport, canary_report, judge_canaries
 from istar_judges.errors import CacheMiss, JudgeError, JudgeRefused, JudgeUnavailable, VerdictUnreadable
 from istar_judges.fakes import ReplayJudge, StubJudge
 from istar_judges.llm_judge import LlmJudge, require_distinct
@@ -24,7 +25,7 @@ from istar_judges.pair_files import (
 from istar_judges.pairs import PairRule, PreferencePair, content_key, make_pairs, soft_target, weigh_pairs
 from istar_judges.panel import Panel
 from istar_judges.results import JudgeResult, ScoreRule
-from istar_judges.rubric import Dimension, Rubric, load_rubric
+from istar_judges.rubric import Band, Dimension, Rubric, load_rubric
 from istar_judges.soft_labels import noise_target, score_errors
 from istar_judges.sokoban import SokobanVerifier
 from istar_judges.sotopia import SotopiaVerifier
@@ -33,8 +34,10 @@ from istar_judges.webshop import WebShopVerifier
 
 __all__ = [
     "VERIFIERS",
+    "Band",
     "Budget",
     "CacheMiss",
+    "CanaryReport",
     "ChatMessage",
     "DialogueJudge",
     "Dimension",
@@ -62,8 +65,10 @@ __all__ = [
     "Verifier",
     "WebShopVerifier",
     "canary_episodes",
+    "canary_report",
     "content_key",
     "dialogue_of",
+    "judge_canaries",
     "load_rubric",
     "make_pairs",
     "make_verifier",

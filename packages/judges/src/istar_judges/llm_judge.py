@@ -5,6 +5,7 @@ Nothing is clamped and no other model steps in. Asking is ``asking.py``; what it
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final, Unpack
 
 from istar_envs.chat import NO_USAGE
@@ -13,6 +14,7 @@ from istar_judges.asking import GREEDY, Answer, Asker, Chat, Sampling
 from istar_judges.cache import VerdictCache
 from istar_judges.dialogue import JudgedDialogue
 from istar_judges.dialogue_judge import DialogueJudge, Judged, JudgeOptions
+from istar_judges.injection import Finding, find_injections
 from istar_judges.prompting import ask, load_prompt, seat_labels
 from istar_judges.results import JudgeResult
 from istar_judges.rubric import Rubric, load_rubric
@@ -87,17 +89,16 @@ class LlmJudge(DialogueJudge):
         if isinstance(dialogue, JudgeResult):
             return dialogue
         labels = seat_labels(len(dialogue.names), swapped=swapped)
-        answers = await asyncio.gather(
-            *(
-                self._asker.answer(
-                    ask(self.prompt, self.rubric, dialogue, scored, swapped=swapped),
-                    sorted(labels[seat] for seat in scored),
-                    sample,
-                )
-                for scored in self._calls(dialogue, seats)
-            )
+
+        async def answer(scored: tuple[int, ...]) -> Answer:
+            """Ask about some seats."""
+            messages = ask(self.prompt, self.rubric, dialogue, scored, swapped=swapped)
+            return await self._asker.answer(messages, sorted(labels[seat] for seat in scored), sample)
+
+        answers, found = await asyncio.gather(
+            asyncio.gather(*map(answer, self._calls(dialogue, seats))), _look_meanwhile(dialogue)
         )
-        return self._flagged(self._merge(answers, labels), dialogue)
+        return replace(self._merge(answers, labels), injection=found)
 
     def _calls(self, dialogue: JudgedDialogue, seats: Sequence[int] | None) -> list[tuple[int, ...]]:
         """Say which seats are scored in which call."""
@@ -120,6 +121,12 @@ class LlmJudge(DialogueJudge):
             fingerprint=(bad or answers[0]).fingerprint,
             is_cached=all(answer.is_cached for answer in answers),
         )
+
+
+async def _look_meanwhile(dialogue: JudgedDialogue) -> tuple[Finding, ...]:
+    """Look for text that is meant for the judge while the judge is thinking."""
+    await asyncio.sleep(0)  # the questions of all episodes go out first
+    return find_injections(dialogue)
 
 
 def require_distinct(training: LlmJudge, evaluation: LlmJudge) -> None:

@@ -10,20 +10,21 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 from functools import cache
 from hashlib import sha256
-from typing import Any, Final
+from typing import Final
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from istar_envs.errors import ConfigError, suggest
 from istar_envs.templates import fill
 from istar_judges.dialogue import JudgedDialogue
-from istar_judges.rubric import Rubric, name_of, read_toml
+from istar_judges.rubric import Dimension, Rubric, name_of, read_toml
 
 Message = dict[str, str]
 """``{"role": …, "content": …}``."""
 
 _HIDDEN: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Zl", "Zp"})
 """Unicode categories that a reader cannot see."""
+_quote: Final = json.JSONEncoder(ensure_ascii=False).encode
 _NOT_ASCII: Final = re.compile(r"[^ -~]")
 _REPLY_SHOWN: Final = 4_000
 """Characters of an unusable answer that are shown to its author again."""
@@ -102,9 +103,7 @@ def ask(
             "mark": f"=== {sha256(record.encode()).hexdigest()[:24]} ===",
             "record": record,
             "participants": " and ".join(f"participant {label}" for label in scored),
-            "dimensions": "\n".join(
-                f"- {d.key}, from {d.low} to {d.high}: {d.question}" for d in rubric.dimensions
-            ),
+            "dimensions": "\n".join(map(_asked, rubric.dimensions)),
             "labels": _listed(scored),
             "keys": _listed(rubric.keys),
         },
@@ -121,9 +120,14 @@ def ask_again(prompt: Prompt, messages: Sequence[Message], reply: str, problem: 
     ]
 
 
-def json_line(value: Any) -> str:
-    """Write a value as one line of JSON in which every invisible character is spelt out."""
-    return _NOT_ASCII.sub(_spell_out, json.dumps(value, ensure_ascii=False))
+def json_line(members: Mapping[str, object]) -> str:
+    """Write an object of texts and whole numbers as one line of JSON, its invisible characters spelt out."""
+    line = "{" + ", ".join(f'"{key}": {_value(value)}' for key, value in members.items()) + "}"
+    return line if line.isascii() and line.isprintable() else _NOT_ASCII.sub(_spell_out, line)
+
+
+def _value(value: object) -> str:
+    return str(value) if isinstance(value, int) else _quote(value)
 
 
 def _spell_out(found: re.Match[str]) -> str:
@@ -133,7 +137,7 @@ def _spell_out(found: re.Match[str]) -> str:
 
 def _record(dialogue: JudgedDialogue, labels: Sequence[str]) -> str:
     people = sorted(zip(labels, dialogue.names, dialogue.seat_goals, strict=True))
-    lines = [
+    lines: list[Mapping[str, object]] = [
         {"background": dialogue.background},
         *({"participant": label, "name": name, "goal": goal} for label, name, goal in people),
         *(
@@ -142,6 +146,13 @@ def _record(dialogue: JudgedDialogue, labels: Sequence[str]) -> str:
         ),
     ]
     return "\n".join(map(json_line, lines))
+
+
+def _asked(dimension: Dimension) -> str:
+    """Write a dimension: its range and question, and a line for each band."""
+    head = f"- {dimension.key}, from {dimension.low} to {dimension.high}: {dimension.question}"
+    ranges = (f"{b.low} to {b.high}" if b.low < b.high else str(b.low) for b in dimension.bands)
+    return "\n".join([head, *(f"  {r}: {b.meaning}" for r, b in zip(ranges, dimension.bands, strict=True))])
 
 
 def _filled(text: str, values: Mapping[str, str]) -> str:

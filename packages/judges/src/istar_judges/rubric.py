@@ -16,6 +16,16 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from istar_envs.errors import ConfigError, suggest
 
 
+class Band(BaseModel):
+    """What the scores of one part of a dimension's range mean."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    low: int
+    high: int
+    meaning: Annotated[str, Field(min_length=1)]
+
+
 class Dimension(BaseModel):
     """One thing that is scored, in whole numbers."""
 
@@ -25,11 +35,24 @@ class Dimension(BaseModel):
     low: int
     high: int
     question: Annotated[str, Field(min_length=1)]
+    bands: Annotated[tuple[Band, ...], Field(strict=False)] = ()
+    """Parts of the range, from low to high and without a gap, with their meaning; none if empty."""
 
     @model_validator(mode="after")
     def _check_range(self) -> Self:
         if self.low >= self.high:
             raise ValueError(f"dimension {self.key}: low = {self.low} must be below high = {self.high}")
+        return self
+
+    @model_validator(mode="after")
+    def _check_bands(self) -> Self:
+        scores = [score for band in self.bands for score in range(band.low, band.high + 1)]
+        if self.bands and scores != list(range(self.low, self.high + 1)):
+            shown = ", ".join(f"{band.low} to {band.high}" for band in self.bands)
+            raise ValueError(
+                f"dimension {self.key}: the bands {shown} must cover {self.low} to {self.high} in order, "
+                "each score once"
+            )
         return self
 
 
@@ -58,7 +81,8 @@ class Rubric(BaseModel):
     @property
     def version(self) -> str:
         """Name and a hash of the content: two rubrics with equal versions ask the same."""
-        return f"{self.name}#{sha256(self.model_dump_json().encode()).hexdigest()[:8]}"
+        content = self.model_dump_json(exclude_defaults=True)
+        return f"{self.name}#{sha256(content.encode()).hexdigest()[:8]}"
 
     def dimension(self, key: str) -> Dimension:
         """Return a dimension by key.
@@ -77,11 +101,11 @@ def load_rubric(name: str) -> Rubric:
     """Load a shipped rubric by name, or one of your own by path.
 
     A file has ``calls`` and ``[[dimensions]]``, or names another rubric as ``base`` and changes its
-    ``calls`` or picks the ``keys`` of some of its dimensions.
+    ``calls``, picks the ``keys`` of some of its dimensions, or gives them ``[bands]`` by key.
 
     Args:
-        name: ``sotopia-v1``, ``goal-v1``, ``sotopia-each-v1``, ``goal-each-v1`` or the path of a
-            ``.toml`` file.
+        name: ``sotopia-v1``, ``goal-v1``, either with ``each`` or ``plus`` before the ``v1``, or the path
+            of a ``.toml`` file.
 
     Raises:
         ConfigError: If it does not exist or breaks the format.
@@ -128,4 +152,9 @@ def read_toml(folder: str, name: str) -> dict[str, Any]:
 
 def _derive(base: Rubric, changes: dict[str, Any]) -> dict[str, Any]:
     keys = changes.pop("keys", base.keys)
-    return {"calls": base.calls, "dimensions": [base.dimension(key) for key in keys], **changes}
+    dimensions = {key: base.dimension(key).model_dump() for key in keys}
+    for key, bands in dict(changes.pop("bands", {})).items():
+        if key not in dimensions:
+            raise ConfigError(f"bands of {key!r}, which this rubric does not ask.{suggest(key, dimensions)}")
+        dimensions[key]["bands"] = bands
+    return {"calls": base.calls, "dimensions": tuple(dimensions.values()), **changes}

@@ -99,6 +99,10 @@ class Encounter:
         """End it because a seat could not act."""
         self.state, self.failure = stop(self.state, EndReason.AGENT_FAILURE), why
 
+    def overflow(self) -> None:
+        """End it because a seat cannot take in more of it."""
+        self.state = stop(self.state, EndReason.PROMPT_OVERFLOW)
+
     def result(self) -> tuple[GoalResult, GoalResult] | None:
         """Return how far each seat reached its goal, or None if only a judge could tell."""
         stakes = self.setting.scenario.stakes

@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args
 import gymnasium as gym
 
 from istar_envs.episode import Scorer
-from istar_envs.errors import ConfigError, EnvError, ResetNeeded, suggest
+from istar_envs.errors import EnvError, ResetNeeded, require_known, suggest
 from istar_envs.sotopia.book import open_book
 from istar_envs.sotopia.dialogue import Order, Rules
 from istar_envs.sotopia.encounter import Encounter
@@ -54,7 +54,7 @@ class SotopiaEnv(gym.Env[str, str]):
 
     Args:
         scenarios: ``families`` (all checkable ones), ``bargaining``, ``division``, ``friends``,
-            ``scheduling``, or the folder of the published files.
+            ``scheduling``, several of these joined by ``+``, or the folder of the published files.
         split: ``train``, ``dev`` or ``test``.
         subset: Part of the published files: ``all``, ``hard`` or ``drafts``.
         partner: ``scripted``, ``expert``, ``naive``; a mapping with ``model`` and ``base_url`` of a chat
@@ -102,7 +102,10 @@ class SotopiaEnv(gym.Env[str, str]):
     ) -> None:
         rules = Rules(max_turns, stale_limit, order, legacy_stale=legacy_stale, legacy_leave=legacy_leave)
         self.options = PlayOptions(rules, protocol, visibility, history)
-        require_playable(self.options, render_mode)
+        require_known("protocol", protocol, PROTOCOLS, "Sotopia")
+        require_known("history", history, ("all", "new"), "Sotopia")
+        require_known("visibility", visibility, get_args(Visibility), "Sotopia")
+        require_known("render_mode", render_mode or "ansi", ("ansi",), "Sotopia")
         if seat not in ("both", 0, 1):
             raise EnvError(f"no seat {seat!r} (Sotopia, option seat). Give 'both', 0 or 1.")
         if scorer is not None:
@@ -174,6 +177,21 @@ class SotopiaEnv(gym.Env[str, str]):
         game = self._running()
         game.waste(reason)
         self._settle(game)
+        return game.answer()
+
+    def truncate(self) -> StepResult:
+        """End the dialogue at a limit of the agent's own, such as a prompt that is full.
+
+        Returns:
+            As ``step``, with the verdict found as at any end; ``info["end_reason"]`` is ``prompt_overflow``.
+
+        Raises:
+            ResetNeeded: Before the first reset and after the end of an episode.
+        """
+        game = self._running()
+        if not game.is_over:
+            game.encounter.overflow()
+        conclude([game], self.scorer)
         return game.answer()
 
     def clone_state(self) -> SotopiaSnapshot:
@@ -296,19 +314,3 @@ class _TaskIds(Sequence[str]):
             return [self[i] for i in range(*index.indices(len(self)))]
         pk, seat = divmod(range(len(self))[index], len(self._seats))
         return f"{self._pks[pk]}/seat{self._seats[seat]}"
-
-
-def require_playable(options: PlayOptions, render_mode: str | None) -> None:
-    """Refuse options that are unknown.
-
-    Raises:
-        ConfigError: Names the option and the nearest known value.
-    """
-    for option, value, known in (
-        ("protocol", options.protocol, PROTOCOLS),
-        ("history", options.history, ("all", "new")),
-        ("visibility", options.visibility, get_args(Visibility)),
-        ("render_mode", render_mode or "ansi", ("ansi",)),
-    ):
-        if value not in known:
-            raise ConfigError(f"no {option} {value!r} (Sotopia, option {option}).{suggest(value, known)}")

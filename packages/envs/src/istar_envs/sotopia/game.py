@@ -4,6 +4,7 @@ Who takes the other seat is decided outside: ``let_partner_act`` for one partner
 ``parallel.py`` for two seats that are both played.
 """
 
+import asyncio
 import hashlib
 import json
 import math
@@ -11,12 +12,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
+from istar_envs import background
 from istar_envs.episode import Scorer
 from istar_envs.sotopia.dialogue import Action, EndReason, Rules
 from istar_envs.sotopia.encounter import Encounter
 from istar_envs.sotopia.families.moves import Move, write_move
 from istar_envs.sotopia.grammar import ParseError, ProtocolName, parse_action, write_action
-from istar_envs.sotopia.partners.base import Partner, PartnerFailed, act_in_all
+from istar_envs.sotopia.partners.base import (
+    AsyncPartner,
+    Partner,
+    PartnerFailed,
+    Reply,
+    act_in_all,
+    act_or_fail,
+)
 from istar_envs.sotopia.records import Setting
 from istar_envs.sotopia.render import Visibility, read_text
 from istar_envs.sotopia.scene import happened, judged, opening, whose_turn
@@ -98,6 +107,18 @@ class Game:
     def act_or_pass(self, text: str) -> None:
         """Do what a text says; what cannot be read is seen as doing nothing."""
         self.encounter.act(self.seat, self._read(text))
+
+    @property
+    def awaits_partner(self) -> bool:
+        """Whether the other seat alone is to act."""
+        return self.encounter.waiting == (1 - self.seat,)
+
+    def hear(self, reply: Reply | PartnerFailed) -> None:
+        """Let the partner do what it chose; its failure ends the game."""
+        if isinstance(reply, PartnerFailed):
+            self.encounter.fail(str(reply))
+        else:
+            self.encounter.act(1 - self.seat, reply)
 
     def rest(self) -> None:
         """Do nothing, because it is not the seat's turn."""
@@ -203,16 +224,27 @@ class Game:
 def let_partner_act(games: Sequence[Game], partner: Partner) -> None:
     """Let a partner act in all games until each waits for its own seat or is over.
 
-    Its calls in different games run together, if the partner can do that. A partner that fails ends the
-    game it fails in.
+    Its calls in different games run together, if the partner can do that; if it can wait for many at the
+    same time, each game goes on as soon as its own answer is there. A partner that fails ends the game it
+    fails in.
     """
-    while waiting := [game for game in games if game.encounter.waiting == (1 - game.seat,)]:
+    waiting = [game for game in games if game.awaits_partner]
+    if waiting and isinstance(partner, AsyncPartner):
+        background.run(_go_on(waiting, partner))
+        return
+    while waiting:
         views = [game.encounter.view(1 - game.seat) for game in waiting]
         for game, reply in zip(waiting, act_in_all(partner, views), strict=True):
-            if isinstance(reply, PartnerFailed):
-                game.encounter.fail(str(reply))
-            else:
-                game.encounter.act(1 - game.seat, reply)
+            game.hear(reply)
+        waiting = [game for game in waiting if game.awaits_partner]
+
+
+async def _go_on(games: Sequence[Game], partner: AsyncPartner) -> None:
+    async def one(game: Game) -> None:
+        while game.awaits_partner:
+            game.hear(await act_or_fail(partner, game.encounter.view(1 - game.seat)))
+
+    await asyncio.gather(*map(one, games))
 
 
 def conclude(games: Sequence[Game], scorer: Scorer | None) -> None:

@@ -2,7 +2,7 @@
 
 from typing import Any, Final
 
-from istar_envs.language import InvalidAction
+from istar_envs.language import RECORDED_INFO, InvalidAction
 from istar_envs.sotopia.grammar import ParseError, ProtocolName, parse_action
 
 _ROLE: Final = (
@@ -35,7 +35,10 @@ class SotopiaLanguage:
 
     Attributes:
         role: Rules and how actions are written; never changes during play.
+        recorded_info: The dialogue as a judge may read it is part of an episode's record.
     """
+
+    recorded_info = (*RECORDED_INFO, "dialogue", "end_reason")
 
     def __init__(self, protocol: ProtocolName) -> None:
         self._protocol = protocol

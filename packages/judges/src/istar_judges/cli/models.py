@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import tyro
 
@@ -21,14 +21,15 @@ from istar_judges.fakes import ReplayJudge
 from istar_judges.llm_judge import LlmJudge
 from istar_judges.outcome_files import JudgedEpisode
 from istar_judges.panel import Panel
+from istar_judges.results import GOAL, ScoreRule
 
 _Job = tuple[str, Episode, Judged, tuple[int | None, ...], str | None]
 """Trajectory id, episode, what is judged, seats to report, attack."""
 
 
 @dataclass(frozen=True)
-class Model:
-    """Judge dialogues by asking a model instead."""
+class Asked:
+    """Which model is asked what, and how."""
 
     model: str | None = None
     """The model to ask, by the endpoint's name; a dated snapshot for results that count."""
@@ -39,25 +40,81 @@ class Model:
     snapshot: str | None = None
     """The exact model that must answer, if the name is an alias."""
     rubric: str = "goal-v1"
-    """What is asked: goal-v1, goal-each-v1, sotopia-v1, sotopia-each-v1, or a .toml file of your own."""
-    seats: Literal["player", "both"] = "player"
-    """Whose scores are written: the seat that was played, or both, one line each."""
+    """What is asked: goal-v1 or sotopia-v1, or either with each (a call per seat) or plus (with the meaning
+    of each part of a range) before the v1, or a .toml file of your own."""
+    dimension: str = GOAL.dimension
+    """The dimension that becomes the score, or overall for the mean of all."""
+    divisor: float = GOAL.divisor
+    """The written score is the judged one divided by this."""
+    threshold: float = GOAL.threshold
+    """Judged scores above it are successes."""
     samples: int = 1
     """How often each episode is judged; the median counts."""
     both_orders: tyro.conf.FlagCreatePairsOff[bool] = False
     """Judge each sample in both orders of the seats."""
     temperature: float = 0.0
     """Sampling temperature."""
+    max_tokens: int | None = None
+    """Most tokens to spend, prompts and answers together."""
+    concurrency: int = 16
+    """Calls at a time."""
+
+    @property
+    def rule(self) -> ScoreRule:
+        """How scores become outcomes.
+
+        Raises:
+            ConfigError: If the divisor is out of range.
+        """
+        return ScoreRule(self.dimension, self.divisor, self.threshold)
+
+    @contextmanager
+    def open_panel(self, cache: VerdictCache | None = None) -> Iterator[Panel]:
+        """Make the judge, and close its connections afterwards.
+
+        Args:
+            cache: Where verdicts are kept; one that is read-only answers alone, without any call.
+
+        Raises:
+            ConfigError: If an option is out of range.
+        """
+        options: dict[str, Any] = {
+            "rubric": self.rubric,
+            "sampling": Sampling(temperature=self.temperature),
+            "snapshot": self.snapshot,
+            "rule": self.rule,
+        }
+        with ExitStack() as stack:
+            if cache is not None and cache.read_only:
+                judge: LlmJudge = ReplayJudge(cache, self.model or "", **options)
+            else:
+                chat = self._chat()
+                stack.callback(chat.close)
+                judge = LlmJudge(chat, cache=cache, **options)
+            yield Panel(judge, samples=self.samples, both_orders=self.both_orders)
+
+    def _chat(self) -> ChatClient:
+        return ChatClient(
+            self.base_url,
+            self.model or "",
+            api_key_env=self.api_key_env,
+            concurrency=self.concurrency,
+            meter=None if self.max_tokens is None else Budget(max_tokens=self.max_tokens),
+        )
+
+
+@dataclass(frozen=True)
+class Model(Asked):
+    """Judge dialogues by asking a model instead."""
+
+    seats: Literal["player", "both"] = "player"
+    """Whose scores are written: the seat that was played, or both, one line each."""
     attacks: tyro.conf.FlagCreatePairsOff[bool] = False
     """Judge each episode under every attack as well: padding, claims, false summaries, flattery, markup."""
     cache: Path | None = None
     """File in which verdicts are kept, so that a second pass is free."""
     offline: tyro.conf.FlagCreatePairsOff[bool] = False
     """Take verdicts from the cache alone."""
-    max_tokens: int | None = None
-    """Most tokens to spend, prompts and answers together."""
-    concurrency: int = 16
-    """Calls at a time."""
 
     def judge(self, episodes: Mapping[str, Episode]) -> list[JudgedEpisode]:
         """Ask about every episode, and about its attacked versions if wanted.
@@ -67,8 +124,7 @@ class Model:
             JudgeError: If an episode holds no dialogue, or the cache alone was to know a verdict.
         """
         jobs = [job for key, episode in episodes.items() for job in self._jobs(key, episode)]
-        with self._open_judge() as judge:
-            panel = Panel(judge, samples=self.samples, both_orders=self.both_orders)
+        with self._open_cache() as cache, self.open_panel(cache) as panel:
             ballots = panel.judge_many([judged for _, _, judged, _, _ in jobs], seats=self._seats)
         return [
             JudgedEpisode.of(key, episode, tally.outcome, seat=seat, attack=attack, votes=tally.votes)
@@ -97,28 +153,12 @@ class Model:
                 yield from ((key, episode, attack(dialogue, seat), (seat,), name) for seat in seats)
 
     @contextmanager
-    def _open_judge(self) -> Iterator[LlmJudge]:
-        """Make the judge, and close its connections and cache afterwards."""
+    def _open_cache(self) -> Iterator[VerdictCache | None]:
+        """Open the cache, if there is to be one, and close it afterwards."""
         if self.offline and self.cache is None:
             raise ConfigError("--offline takes verdicts from a cache; name its file with --cache.")
-        model = self.model or ""
-        sampling = Sampling(temperature=self.temperature)
-        with ExitStack() as stack:
-            cache = None
-            if self.cache is not None:
-                cache = stack.enter_context(VerdictCache(self.cache, read_only=self.offline))
-            if self.offline and cache is not None:
-                yield ReplayJudge(cache, model, rubric=self.rubric, sampling=sampling, snapshot=self.snapshot)
-                return
-            chat = self._chat(model)
-            stack.callback(chat.close)
-            yield LlmJudge(chat, self.rubric, sampling=sampling, snapshot=self.snapshot, cache=cache)
-
-    def _chat(self, model: str) -> ChatClient:
-        return ChatClient(
-            self.base_url,
-            model,
-            api_key_env=self.api_key_env,
-            concurrency=self.concurrency,
-            meter=None if self.max_tokens is None else Budget(max_tokens=self.max_tokens),
-        )
+        if self.cache is None:
+            yield None
+            return
+        with VerdictCache(self.cache, read_only=self.offline) as cache:
+            yield cache

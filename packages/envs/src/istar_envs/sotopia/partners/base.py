@@ -1,9 +1,11 @@
 """What a partner sees and does."""
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
+from istar_envs import background
 from istar_envs.errors import EnvError
 from istar_envs.sotopia.dialogue import PASS, Action, ActionKind, DialogueState, Event, Rules, allowed_kinds
 from istar_envs.sotopia.grammar import ParseError
@@ -69,6 +71,15 @@ class ManyPartner(Protocol):
         ...
 
 
+@runtime_checkable
+class AsyncPartner(Protocol):
+    """A partner that waits for its actions, in any number of dialogues at the same time."""
+
+    async def aact(self, view: PartnerView) -> Reply:
+        """Choose an action; see ``Partner.act``."""
+        ...
+
+
 def partner_view(setting: Setting, seat: int, state: DialogueState, rules: Rules) -> PartnerView:
     """Show a running dialogue to one of its seats."""
     return PartnerView(
@@ -83,6 +94,8 @@ def partner_view(setting: Setting, seat: int, state: DialogueState, rules: Rules
 
 def act_in_all(partner: Partner, views: Sequence[PartnerView]) -> list[Reply | PartnerFailed]:
     """Let a partner act in many dialogues, at once if it can; a failure takes the place of its action."""
+    if isinstance(partner, AsyncPartner):
+        return background.run(_act_at_once(partner, views))
     if isinstance(partner, ManyPartner):
         return partner.act_many(views)
     actions: list[Reply | PartnerFailed] = []
@@ -92,6 +105,18 @@ def act_in_all(partner: Partner, views: Sequence[PartnerView]) -> list[Reply | P
         except PartnerFailed as failure:
             actions.append(failure)
     return actions
+
+
+async def act_or_fail(partner: AsyncPartner, view: PartnerView) -> Reply | PartnerFailed:
+    """Let a partner act; a failure takes the place of its action."""
+    try:
+        return await partner.aact(view)
+    except PartnerFailed as failure:
+        return failure
+
+
+async def _act_at_once(partner: AsyncPartner, views: Sequence[PartnerView]) -> list[Reply | PartnerFailed]:
+    return await asyncio.gather(*(act_or_fail(partner, view) for view in views))
 
 
 def _perceived(event: Event, seat: int) -> Event:

@@ -4,8 +4,7 @@ It reads exactly what its seat may read. Its replies are read by the grammar and
 endpoint that gives no reply makes the partner fail; it never becomes a pass.
 """
 
-import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from hashlib import blake2b
 from typing import Any, Final, Literal, Protocol, get_args
 
@@ -136,10 +135,6 @@ class LlmPartner:
         """
         return background.run(self.aact(view))
 
-    def act_many(self, views: Sequence[PartnerView]) -> list[Reply | PartnerFailed]:
-        """Ask in many dialogues at a time; see ``act``. A failure takes the place of its action."""
-        return background.run(self._act_many(views))
-
     def close(self) -> None:
         """Close connections; a later call opens new ones."""
         self.chat.close()
@@ -173,15 +168,6 @@ class LlmPartner:
                 f"partner {self.model}: retries={self.retries} and max_tokens={self.max_tokens}; give "
                 "retries >= 0 and max_tokens >= 1."
             )
-
-    async def _act_many(self, views: Sequence[PartnerView]) -> list[Reply | PartnerFailed]:
-        async def one(view: PartnerView) -> Reply | PartnerFailed:
-            try:
-                return await self.aact(view)
-            except PartnerFailed as failure:
-                return failure
-
-        return await asyncio.gather(*map(one, views))
 
     async def _ask(self, messages: ChatMessages, view: PartnerView, attempt: int) -> str:
         seed = derive_seed(self.seed, "partner", view.setting.pk, view.seat, view.turn, attempt)
