@@ -19,7 +19,7 @@ def test_a_run_trains_and_is_evaluated_on_the_generated_shop(tmp_path):
     tree = tiny_tree(
         run_dir=str(tmp_path / "run"),
         iterations=2,
-        model={"vocab_size": 600, "copy_practice": 2},
+        model={"vocab_size": 600},
         warm_start={"episodes": 4, "max_epochs": 1, "eval_tasks": 2, "batch_size": 4},
         rollout={"num_tasks": 2, "group_size": 2, "max_response_tokens": 6, "max_prompt_tokens": 2000},
         eval={"dev_tasks": 2, "test_tasks": 3},

@@ -91,6 +91,9 @@ def test_rate_and_interval_follow_from_the_counts():
     assert result.success_rate == 0.375
     assert result.interval == wilson_interval(3, 8)
     assert result.mean_steps == 4.5
+    assert result.mean_score == 0.375
+    half = 1.959964 * (0.375 * 0.625 * 8 / 7 / 8) ** 0.5
+    assert result.score_interval == pytest.approx((0.375 - half, 0.375 + half))
 
 
 def test_an_episode_that_broke_counts_as_not_solved():

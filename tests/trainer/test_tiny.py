@@ -1,5 +1,6 @@
 """The tiny model and its tokenizer: one token per cell, any text, ordinary layout."""
 
+import re
 import unicodedata
 
 import pytest
@@ -57,16 +58,17 @@ def test_the_tokenizer_is_loaded_as_it_was_trained(trained_tokenizer, tiny_token
     assert encode(trained_tokenizer, text) == encode(tiny_tokenizer, text)
 
 
-def test_codes_numbers_and_separators_keep_their_pieces_when_a_model_is_loaded(tmp_path):
+def test_codes_and_separators_are_single_tokens_when_a_model_is_loaded(tmp_path):
     env = istar_envs.make("istar/WebShop-v0", tagger="light")
-    init_tiny(
-        env, tmp_path / "m", template="bare-v1", window=0, vocab_size=3000,
-        hidden_size=8, num_layers=1, num_heads=1, seed=0,
-    )  # fmt: skip
-    tokenizer = load_model(tmp_path / "m")[1]
-    pieces = [tokenizer.decode([i]) for i in encode(tokenizer, "<action>G3GW4F [SEP] Back: x 12")]
-    assert pieces == ["<action>", "G", "3G", "W4", "F", " [SEP] ", "Back", ": ", "x", " 12"]
-    assert len(encode(tokenizer, "[GZ9Q7K]")) == 2 + 4, "a code that was never seen is cut like all others"
+    size = {"hidden_size": 8, "num_layers": 1, "num_heads": 1}
+    texts = collect_text(env, template="bare-v1", window=0, episodes=3)
+    code = next(code for text in texts for code in re.findall(r"\bG[0-9A-Z]{5}\b", text))
+    init_tiny(env, tmp_path / "m", template="bare-v1", window=0, vocab_size=3000, episodes=3, seed=0, **size)
+    model, tokenizer = load_model(tmp_path / "m")
+    pieces = [tokenizer.decode([i]) for i in encode(tokenizer, f"<action>click[{code}] [SEP] Back: x 12")]
+    assert pieces[:5] == ["<action>", "click", "[", code, "]"]
+    assert pieces[5:] == [" [SEP] ", "Back", ": ", "x", *pieces[9:]]
+    assert model.config.vocab_size == len(tokenizer) <= 3000 + 4
 
 
 def test_control_tokens_are_single_and_left_out_of_replies(tiny_tokenizer):

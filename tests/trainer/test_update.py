@@ -48,10 +48,18 @@ def test_the_learning_rate_falls_in_a_straight_line_to_its_last_share():
     scene, learner = make_scene(), make_learner()
     data, base = make_data(scene, learner), learner.optimization.lr
     config = LearnerConfig(lr=base, final_lr_frac=0.2)
-    for progress, share in [(0.0, 1.0), (0.5, 0.6), (1.0, 0.2)]:
-        metrics = update_policy(learner, data, LossConfig(), config, seed=0, progress=progress)
+    for iteration, share in [(0, 1.0), (50, 0.6), (100, 0.2)]:
+        assert config.lr_share(iteration, 100) == pytest.approx(share)
+        metrics = update_policy(learner, data, LossConfig(), config, seed=0, lr_share=share)
         assert learner.optimizer.param_groups[0]["lr"] == pytest.approx(base * share)
         assert metrics["policy/lr"] == pytest.approx(base * share)
+
+
+def test_the_learning_rate_can_rise_first():
+    config = LearnerConfig(final_lr_frac=0.5, warm_up_iterations=3)
+    shares = [config.lr_share(iteration, 8) for iteration in (0, 1, 2, 3, 4, 7)]
+    falling = [1 - 0.5 * iteration / 8 for iteration in (0, 1, 2, 3, 4, 7)]
+    assert shares == pytest.approx([f * r for f, r in zip(falling, (0.25, 0.5, 0.75, 1, 1, 1), strict=True)])
 
 
 @pytest.mark.parametrize("aggregation", AGGREGATIONS)

@@ -1,13 +1,13 @@
-"""The command ``istar``: train, sft, eval, rollout, config, doctor, init-tiny, report.
+"""The command ``istar``: train, sft, eval, rollout, config, doctor, init-tiny, report, serve-model.
 
 Every command answers ``--help``. A mistake ends with one line that says what, where and how to fix
 it, and exit code 2; Ctrl-C ends with 130.
 """
 
+import contextlib
 import logging
-import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,7 +16,8 @@ import tyro
 from rich.console import Console
 from rich.logging import RichHandler
 
-from istar_envs.errors import IstarError, suggest
+from istar_envs.command_line import Command, run_command
+from istar_envs.errors import IstarError
 from istar_trainer.config import RunConfig
 from istar_trainer.config_files import load_config
 
@@ -26,13 +27,7 @@ _TYRO = (tyro.conf.AvoidSubcommands, tyro.conf.FlagConversionOff)
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the command line and exit with its code."""
-    try:
-        code = run(list(sys.argv[1:] if argv is None else argv))
-        sys.stdout.flush()
-    except BrokenPipeError:  # the reader, such as `head`, has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = 0
-    sys.exit(code)
+    sys.exit(run(list(sys.argv[1:] if argv is None else argv)))
 
 
 def run(argv: list[str]) -> int:
@@ -45,21 +40,7 @@ def run(argv: list[str]) -> int:
         Exit code: 0, 1 if ``doctor`` found a fault, 2 on a mistake, 130 when interrupted.
     """
     _configure_logging()
-    if not argv or argv[0] in ("-h", "--help"):
-        print(_usage())
-        return 0 if argv else 2
-    name, *rest = argv
-    if name not in _COMMANDS:
-        print(f"istar: unknown command {name!r}.{suggest(name, _COMMANDS)}", file=sys.stderr)
-        return 2
-    try:
-        return _COMMANDS[name](rest)
-    except IstarError as error:
-        print(f"istar {name}: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print(f"istar {name}: interrupted; go on with --resume", file=sys.stderr)
-        return 130
+    return run_command("istar", argv, _COMMANDS, on_interrupt="interrupted; go on with --resume")
 
 
 def _train(argv: list[str]) -> int:
@@ -104,11 +85,22 @@ class EvalArgs:
 
 
 def _eval(argv: list[str]) -> int:
-    """Evaluate a policy: istar eval CONFIG [--split test] [--tasks 100] [--policy DIR] [--KEY VALUE]."""
+    """Evaluate a policy: istar eval CONFIG [--policy DIR] … | --env istar/Sotopia-v0 --policy WHO …."""
+    if any(word.partition("=")[0] == "--env" for word in argv):
+        return _eval_social(argv)
     from istar_trainer.inspection import evaluate_policy
 
     args, config = _args_and_config(EvalArgs, argv, "istar eval")
     print(evaluate_policy(config, args.policy, split=args.split, count=args.tasks))
+    return 0
+
+
+def _eval_social(argv: list[str]) -> int:
+    from istar_trainer.social.evaluation import evaluate_social
+    from istar_trainer.social.options import SocialEvalArgs
+
+    args = tyro.cli(SocialEvalArgs, prog="istar eval", args=argv)
+    Console(markup=False, highlight=False).print(evaluate_social(args).table())
     return 0
 
 
@@ -196,7 +188,19 @@ def _report(argv: list[str]) -> int:
     return 0
 
 
-_COMMANDS: dict[str, Callable[[list[str]], int]] = {
+def _serve_model(argv: list[str]) -> int:
+    """Serve a model to other programs of this machine: istar serve-model DIR [--port 8000]."""
+    from istar_trainer.model_server import ServeArgs, open_server
+
+    server = open_server(tyro.cli(ServeArgs, prog="istar serve-model", args=argv))
+    print(f"{server.name} at {server.url}; Ctrl-C stops it", flush=True)
+    with contextlib.suppress(KeyboardInterrupt):
+        server.serve_forever()
+    server.close()
+    return 0
+
+
+_COMMANDS: dict[str, Command] = {
     "train": _train,
     "sft": _sft,
     "eval": _eval,
@@ -205,6 +209,7 @@ _COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "doctor": _doctor,
     "init-tiny": _init_tiny,
     "report": _report,
+    "serve-model": _serve_model,
 }
 
 
@@ -252,11 +257,6 @@ def _take_value(argv: list[str], flag: str) -> str | None:
 
 def _no_arguments() -> None:
     """Print versions and devices and check that training with lr = 0 changes nothing."""
-
-
-def _usage() -> str:
-    lines = [f"  {name:<10} {(command.__doc__ or '').strip()}" for name, command in _COMMANDS.items()]
-    return "usage: istar COMMAND …\n\n" + "\n".join(lines)
 
 
 def _configure_logging() -> None:

@@ -8,15 +8,11 @@ unless its text says otherwise.
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from istar_judges.pairs import PairRule
-
-
-class Section(BaseModel):
-    """Base of all sections: frozen, unknown keys forbidden."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+from istar_trainer.config_base import BARE_WORD, Section
+from istar_trainer.config_judge import JudgeConfig
 
 
 class EnvConfig(Section):
@@ -24,7 +20,7 @@ class EnvConfig(Section):
 
     id: str = "istar/Sokoban-v0"
     """Registered environment id."""
-    kwargs: dict[str, Any] = {}
+    kwargs: dict[str, Any] = Field(default={})
     """Keyword arguments of the environment, except ``split``."""
     template: str = "bare-v1"
     """Prompt template: a shipped name or the path of a .toml file."""
@@ -41,6 +37,8 @@ class ModelConfig(Section):
     """Folder in Hugging Face layout; null builds a tiny model for the environment in the run folder."""
     vocab_size: int = Field(default=512, ge=264)
     """Largest vocabulary of the tiny model's tokenizer (ignored with ``path``)."""
+    tokenizer_episodes: int = Field(default=50, ge=1)
+    """Episodes whose text the tiny model's tokenizer is made from (ignored with ``path``)."""
     hidden_size: int = Field(default=64, ge=8)
     """Width of the tiny model (ignored with ``path``)."""
     num_layers: int = Field(default=4, ge=1)
@@ -49,8 +47,6 @@ class ModelConfig(Section):
     """Attention heads of the tiny model (ignored with ``path``)."""
     rope_theta: float = Field(default=30.0, gt=1)
     """Base of the tiny model's rotary wavelengths, about 4 × base tokens at most (ignored with ``path``)."""
-    copy_practice: int = Field(default=0, ge=0)
-    """Updates in which a tiny model first learns to copy random tokens (ignored with ``path``)."""
 
 
 class WarmStartConfig(Section):
@@ -102,6 +98,8 @@ class LearnerConfig(Section):
     """AdamW learning rate; the paper's value for 7B models. Tiny models want about 1e-3."""
     final_lr_frac: float = Field(default=1.0, ge=0, le=1)
     """Share of ``lr`` left at the end, reached linearly; 1 keeps it constant, as in the paper."""
+    warm_up_iterations: int = Field(default=0, ge=0)
+    """Iterations in which the rate first rises to ``lr``: AdamW's first steps are its largest. Paper: 0."""
     weight_decay: float = Field(default=0.01, ge=0)
     """AdamW weight decay."""
     grad_clip: float = Field(default=1.0, gt=0)
@@ -112,6 +110,11 @@ class LearnerConfig(Section):
     """Optimizer updates per pass; groups are dealt out whole."""
     micro_batch_tokens: int = Field(default=65536, ge=1)
     """Padded tokens per forward pass; a memory knob that changes no result beyond rounding."""
+
+    def lr_share(self, iteration: int, iterations: int) -> float:
+        """Return the share of ``lr`` that an iteration uses, of so many iterations in all."""
+        rise = min(1.0, (iteration + 1) / (self.warm_up_iterations + 1))
+        return rise * (1.0 - (1.0 - self.final_lr_frac) * iteration / iterations)
 
 
 class LossConfig(Section):
@@ -249,12 +252,8 @@ class CheckpointConfig(Section):
     """Newest checkpoints kept."""
 
 
-def _tagged(value: Any) -> Any:
-    return {"type": value} if isinstance(value, str) else value
-
-
-AlgorithmConfig = Annotated[RlooConfig | GrpoConfig, Field(discriminator="type"), BeforeValidator(_tagged)]
-CreditConfig = Annotated[NoCredit | IstarCredit, Field(discriminator="type"), BeforeValidator(_tagged)]
+AlgorithmConfig = Annotated[RlooConfig | GrpoConfig, Field(discriminator="type"), BARE_WORD]
+CreditConfig = Annotated[NoCredit | IstarCredit, Field(discriminator="type"), BARE_WORD]
 
 
 class RunConfig(Section):
@@ -273,9 +272,12 @@ class RunConfig(Section):
     warm_start: WarmStartConfig = WarmStartConfig()
     rollout: RolloutConfig = RolloutConfig()
     verifier: str | None = None
-    """Which verifier judges the episodes (``istar_judges.verifiers``); null for the environment's own."""
+    """Which verifier judges the episodes (``istar_judges.verifiers``), or ``llm`` for the model of ``judge``;
+    null for the environment's own verifier."""
+    judge: JudgeConfig = JudgeConfig()
     outcome: Literal["success", "return"] = "success"
-    """Episode outcome r_o: 1 for success and 0 otherwise, or the sum of the environment's rewards."""
+    """Episode outcome r_o: 1 for success and 0 otherwise, or the sum of the environment's rewards (the
+    verified or judged score in SOTOPIA; pair by ``prm.pair_rule.label: success`` then)."""
     algorithm: AlgorithmConfig = RlooConfig()
     credit: CreditConfig = IstarCredit()
     learner: LearnerConfig = LearnerConfig()
@@ -286,3 +288,12 @@ class RunConfig(Section):
     """Also write TensorBoard event files (extra ``istar-trainer[tensorboard]``)."""
     shown_trajectories: int = Field(default=4, ge=0)
     """Trajectories per evaluation point whose credit is kept for the report."""
+
+    @model_validator(mode="after")
+    def _judge_has_a_model(self) -> "RunConfig":
+        if (self.verifier == "llm") != bool(self.judge.model):
+            raise ValueError(
+                f"verifier: {self.verifier} with judge.model: {self.judge.model!r}; a model judges with "
+                "verifier: llm and judge.model set, and not otherwise"
+            )
+        return self

@@ -19,6 +19,7 @@ from istar_trainer.batch import StepBatch
 from istar_trainer.implicit_reward import step_rewards, token_log_ratios
 from istar_trainer.learner import Learner
 from istar_trainer.prm import ImplicitPrm, Pairs, StepScores
+from istar_trainer.summaries import correlation, mean, std
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +152,7 @@ class IstarCredit:
             after = self.prm.score(batch, old_logprobs, with_centers=None if not scores_before else False)
             metrics["prm/pair_acc_in_sample"] = self.prm.accuracy(after, batch, pairs, len(outcomes))
             scores = before if scores_before else after
-            self._pair_acc.append(metrics["prm/pair_acc"])
+            self._pair_acc += [metrics["prm/pair_acc"]] if self._config.warm_up else []
         coefficient = self._coefficient()
         self._iterations += 1
         noise = self._measure_noise(batch, old_logprobs)
@@ -236,36 +237,21 @@ def _reward_metrics(scores: StepScores, batch: StepBatch, outcomes: BatchOutcome
     lost = ~outcomes.successes[batch.trajectory_index] & real
     rewards, lengths = scores.rewards, batch.response_mask.sum(dim=1)
     metrics = {
-        "step_reward/mean": _mean(rewards[real]),
-        "step_reward/std": _std(rewards[real]),
-        "step_reward/mean_success": _mean(rewards[won]),
-        "step_reward/mean_failure": _mean(rewards[lost]),
-        "step_reward/std_success": _std(rewards[won]),
-        "step_reward/std_failure": _std(rewards[lost]),
-        "prm/corr_len": _correlation(rewards[real], lengths[real]),
-        "prm/corr_step_index": _correlation(rewards[real], batch.step_index[real]),
-        "prm/kl_to_old": -_mean(scores.log_ratios[batch.response_mask & real[:, None]]),
+        "step_reward/mean": mean(rewards[real]),
+        "step_reward/std": std(rewards[real]),
+        "step_reward/mean_success": mean(rewards[won]),
+        "step_reward/mean_failure": mean(rewards[lost]),
+        "step_reward/std_success": std(rewards[won]),
+        "step_reward/std_failure": std(rewards[lost]),
+        "prm/corr_len": correlation(rewards[real], lengths[real]),
+        "prm/corr_step_index": correlation(rewards[real], batch.step_index[real]),
+        "prm/kl_to_old": -mean(scores.log_ratios[batch.response_mask & real[:, None]]),
     }
     sums = torch.zeros(len(outcomes), dtype=torch.float64)
     sums.index_add_(0, batch.trajectory_index[real], rewards[real].double())
-    metrics["prm/score_abs_mean"] = _mean(sums.abs())
+    metrics["prm/score_abs_mean"] = mean(sums.abs())
     degenerate = is_degenerate(outcomes.values, outcomes.groups, outcomes.has_outcome)
     metrics["adv/degenerate_group_frac"] = len(torch.unique(outcomes.groups[degenerate])) / len(
         torch.unique(outcomes.groups)
     )
     return metrics
-
-
-def _mean(values: Tensor) -> float:
-    return float(values.double().mean()) if len(values) else float("nan")
-
-
-def _std(values: Tensor) -> float:
-    return float(values.double().std(correction=0)) if len(values) else float("nan")
-
-
-def _correlation(left: Tensor, right: Tensor) -> float:
-    """Pearson correlation; NaN when one side does not vary."""
-    a, b = left.double() - left.double().mean(), right.double() - right.double().mean()
-    scale = float((a.square().sum() * b.square().sum()).sqrt())
-    return float((a * b).sum()) / scale if scale > 0 else float("nan")

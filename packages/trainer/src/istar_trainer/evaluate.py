@@ -11,7 +11,7 @@ from istar_envs.agent import Conversation
 from istar_envs.episode import Episode
 from istar_envs.errors import ConfigError
 from istar_envs.seeding import derive_seed
-from istar_trainer.metrics import wilson_interval
+from istar_trainer.metrics import mean_interval, wilson_interval
 from istar_trainer.rollout import Player, Task
 from istar_trainer.sampler import Sampler
 
@@ -41,6 +41,16 @@ class Evaluation:
     def interval(self) -> tuple[float, float]:
         """95% Wilson interval of the success rate."""
         return wilson_interval(self.successes, self.num)
+
+    @property
+    def mean_score(self) -> float:
+        """Mean score over all tasks, 0 to 1; an episode that broke counts with what it reached."""
+        return sum(e.score for e in self.episodes) / self.num
+
+    @property
+    def score_interval(self) -> tuple[float, float]:
+        """95% normal interval of the mean score over tasks."""
+        return mean_interval([e.score for e in self.episodes])
 
     @classmethod
     def of(cls, episodes: Sequence[Episode]) -> "Evaluation":

@@ -1,7 +1,8 @@
 """A run folder: what a run leaves behind, written so that a crash loses nothing already there.
 
 ``config.json env.json metrics.jsonl eval.jsonl credits.jsonl`` and the folders
-``episodes/ model/ warm_start/ checkpoints/ policy/``.
+``episodes/ model/ warm_start/ checkpoints/ policy/``; with a model as judge ``judge.jsonl verdicts.sqlite``
+and ``canaries/`` too.
 """
 
 import json
@@ -19,6 +20,9 @@ from istar_trainer.config import RunConfig
 from istar_trainer.metrics import write_atomically
 
 _LINE_FILES = ("eval.jsonl", "credits.jsonl")
+_JUDGE_KEYS = ("base_url", "api_key_env", "concurrency", "timeout_s", "max_tokens")
+_FREE = {"iterations", "run_dir", *(f"judge.{key}" for key in _JUDGE_KEYS)}
+"""Keys that may differ when a run is resumed."""
 _VERSIONS = ("istar-trainer", "istar-envs", "torch", "transformers", "tokenizers", "numpy", "gymnasium")
 
 
@@ -111,7 +115,7 @@ class RunFolder:
 
 
 def require_same(stored: Path, config: RunConfig) -> None:
-    """Refuse to resume a run under another configuration; only ``iterations`` may differ.
+    """Refuse to resume a run under another configuration; only what changes no result may differ.
 
     Raises:
         ConfigError: If the stored configuration cannot be read or differs; names the keys.
@@ -121,8 +125,7 @@ def require_same(stored: Path, config: RunConfig) -> None:
     except (OSError, ValueError) as error:
         raise ConfigError(f"cannot read {stored}: {error}. Restore it or start a new run.") from error
     now = flatten(config.model_dump(mode="json"))
-    free = {"iterations", "run_dir"}
-    changed = sorted(k for k in before.keys() | now.keys() if before.get(k) != now.get(k) and k not in free)
+    changed = sorted(k for k in before.keys() | now.keys() if before.get(k) != now.get(k) and k not in _FREE)
     if changed:
         switched = tuple(k.removesuffix("type") for k in changed if k.endswith(".type"))
         changed = [k for k in changed if k.endswith(".type") or not k.startswith(switched)]

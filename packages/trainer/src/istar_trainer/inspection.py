@@ -53,7 +53,8 @@ def evaluate_policy(config: RunConfig, policy: Path | None, *, split: str, count
     low, high = result.interval
     return (
         f"{split}: {result.successes} of {result.num} solved = {result.success_rate:.1%} "
-        f"(95% interval {low:.1%}–{high:.1%}), {result.mean_steps:.1f} steps on average"
+        f"(95% interval {low:.1%}–{high:.1%}), mean score {result.mean_score:.3f}, "
+        f"{result.mean_steps:.1f} steps on average"
     )
 
 

@@ -77,6 +77,22 @@ def metrics_markdown() -> str:
     return "\n".join(lines) + "\n"
 
 
+def mean_interval(values: Sequence[float], z: float = 1.959964) -> tuple[float, float]:
+    """Normal interval of a mean.
+
+    Args:
+        values: One per task; at least one.
+        z: Half-width in standard errors; 95% by default.
+
+    Returns:
+        Lower and upper end; equal for a single value.
+    """
+    mean = sum(values) / len(values)
+    spread = sum((value - mean) ** 2 for value in values) / max(len(values) - 1, 1)
+    half = z * math.sqrt(spread / len(values))
+    return mean - half, mean + half
+
+
 def wilson_interval(successes: int, n: int, z: float = 1.959964) -> tuple[float, float]:
     """Interval for a success rate that stays honest near 0 and 1 and for small counts.
 
@@ -237,6 +253,9 @@ def warn_if_contradictory(values: Record, history: Sequence[Record]) -> list[str
     clipped = values.get("ratio/first_minibatch_clip_frac", 0.0)
     if clipped > 0:
         found["clipped-before-update"] = f"ratio/first_minibatch_clip_frac is {clipped:.4g}, must be 0"
+    if values.get("judge/canary_drifted", 0.0) > 0:
+        names = ("judge/canary_shift", "judge/canary_changed_frac", "judge/canary_failed_frac")
+        found["judge-drift"] = ", ".join(f"{n} is {values[n]:.3g}" for n in names if n in values)
     return [f"{name}: {what}. See docs/metrics.md#{name}." for name, what in found.items()]
 
 

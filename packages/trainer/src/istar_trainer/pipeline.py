@@ -15,6 +15,7 @@ from istar_envs.templates import load_template
 from istar_trainer.config import RunConfig
 from istar_trainer.evaluate import evaluate, expert_baseline, listed_tasks, random_baseline
 from istar_trainer.folder import RunFolder
+from istar_trainer.judging import check_judging
 from istar_trainer.learner import Optimization
 from istar_trainer.metrics import MetricsLog
 from istar_trainer.model import num_parameters
@@ -27,7 +28,6 @@ from istar_trainer.setup import (
     make_players,
     make_run,
     make_sampler,
-    verifier_for,
 )
 from istar_trainer.sft import demonstrate, warm_start
 from istar_trainer.tiny import init_tiny
@@ -83,11 +83,12 @@ def check_names(config: RunConfig) -> None:
     """Open what the configuration names, so that a misspelt name leaves no run folder behind.
 
     Raises:
-        IstarError: If the environment, its options, the template or the verifier do not exist.
+        IstarError: If the environment, its options, the template or the judge do not exist.
     """
-    verifier_for(config)
     load_template(config.env.template)
-    make_env(config.env, "train").close()
+    env = make_env(config.env, "train")
+    check_judging(config, env)
+    env.close()
 
 
 def prepare_policy(config: RunConfig, folder: RunFolder, progress: Progress) -> Path:
@@ -194,11 +195,11 @@ def _init(config: RunConfig, out: Path) -> None:
         template=config.env.template,
         window=config.env.window,
         vocab_size=config.model.vocab_size,
+        episodes=config.model.tokenizer_episodes,
         hidden_size=config.model.hidden_size,
         num_layers=config.model.num_layers,
         num_heads=config.model.num_heads,
         rope_theta=config.model.rope_theta,
-        copy_practice=config.model.copy_practice,
         seed=config.seed,
     )
     env.close()

@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from istar_trainer.metrics import Record
-from istar_trainer.report.formats import clock_time, percent_range
+from istar_trainer.report.formats import clock_time, percent_range, score_range
 from istar_trainer.report.records import EvalRecord, are_apart, baselines_of, before_and_after
 
 
@@ -155,7 +155,7 @@ def summary_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     """
     evals = [EvalRecord.model_validate(row) for row in rows]
     table = Table(title="held-out success", caption=_gain(evals))
-    for heading in ("policy", "success", "95% interval", "tasks", "mean steps"):
+    for heading in ("policy", "success", "95% interval", "tasks", "mean score", "mean steps"):
         table.add_column(heading, justify="left" if heading == "policy" else "right")
     baselines = baselines_of(evals)
     optimal = baselines.pop("optimal play", None)
@@ -164,7 +164,11 @@ def summary_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     for record in evals:
         steps = "" if record.mean_steps is None else f"{record.mean_steps:.1f}"
         name = f"{record.label} ({record.split})"
-        table.add_row(name, f"{record.rate:.1%}", percent_range(*record.interval), str(record.n), steps)
+        interval, score = (
+            percent_range(*record.interval),
+            score_range(record.mean_score, record.score_interval),
+        )
+        table.add_row(name, f"{record.rate:.1%}", interval, str(record.n), score, steps)
     if optimal is not None:
         table.add_row("optimal play", f"{optimal:.1%}")
     return table

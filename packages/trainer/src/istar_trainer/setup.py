@@ -14,9 +14,7 @@ from torch import Tensor
 
 import istar_envs
 from istar_envs.seeding import derive_seed
-from istar_judges.base import Verifier
 from istar_judges.pairs import make_pairs, weigh_pairs
-from istar_judges.verifiers import make_verifier, verifier_of
 from istar_trainer import config as cfg
 from istar_trainer.algorithms import Algorithm, make_algorithm
 from istar_trainer.batch import StepBatch
@@ -25,6 +23,7 @@ from istar_trainer.credit import BatchOutcomes, Credit, IstarCredit, NoCredit
 from istar_trainer.errors import StaleSnapshot
 from istar_trainer.evaluate import Evaluation, evaluate, listed_tasks
 from istar_trainer.folder import RunFolder
+from istar_trainer.judging import Judging, make_judging
 from istar_trainer.learner import Optimization, TorchLearner
 from istar_trainer.metrics import MetricsLog, warn_if_contradictory
 from istar_trainer.model import Forward, load_model
@@ -49,6 +48,7 @@ class Run:
         policy: The policy's learner.
         sampler: Draws replies from the policy.
         players: Plays the environment, by split.
+        judging: Says how episodes went.
         algorithm: Outcome advantages and loss.
         credit: Step credit; owns the PRM.
         learners: All learners by name, for checkpoints.
@@ -63,6 +63,7 @@ class Run:
     policy: TorchLearner
     sampler: LocalSampler
     players: dict[str, Player]
+    judging: Judging
     algorithm: Algorithm
     credit: Credit
     learners: dict[str, TorchLearner]
@@ -96,9 +97,9 @@ class Run:
 
     def judge(self, groups: Sequence[Group]) -> BatchOutcomes:
         """Judge every trajectory; invalid steps cost ``rollout.invalid_penalty`` each."""
-        verifier = verifier_for(self.config)
         episodes = [t.episode for group in groups for t in group.trajectories]
-        verdicts = tuple(verifier(episode) for episode in episodes)
+        with self.clock("judge"):
+            verdicts = tuple(self.judging.outcomes(episodes, self.iteration))
         scores = [verdict.score for verdict in verdicts]
         penalties = [
             self.config.rollout.invalid_penalty * sum(not t.valid for t in episode.transitions)
@@ -158,7 +159,9 @@ class Run:
 
     def finish_iteration(self, record: IterationRecord) -> None:
         """Record the iteration, evaluate and checkpoint when it is time, and count it."""
-        values = {**iteration_metrics(record), "policy/entropy": self.entropy}
+        with self.clock("judge"):
+            watched = self.judging.watch(record.iteration)
+        values = {**iteration_metrics(record), **watched, "policy/entropy": self.entropy}
         self.iteration += 1
         is_last = self.iteration == self.config.iterations
         if self.iteration % self.config.eval.every == 0 or is_last:
@@ -208,6 +211,8 @@ class Run:
             "success": result.successes,
             "n": result.num,
             "mean_steps": result.mean_steps,
+            "mean_score": result.mean_score,
+            "score_interval": result.score_interval,
             "baselines": baselines,
         }
         self.folder.append("eval.jsonl", [line])
@@ -238,7 +243,8 @@ class Run:
         return bool(found)
 
     def close(self) -> None:
-        """Close environments and files."""
+        """Close environments, judge and files."""
+        self.judging.close()
         for player in self.players.values():
             player.close()
         self.log.close()
@@ -256,12 +262,6 @@ def make_env(config: cfg.EnvConfig, split: str) -> gym.Env[Any, Any]:
     """Make the configured environment on a split (``train`` stands for ``env.train_split``)."""
     name = config.train_split if split == "train" else split
     return istar_envs.make(config.id, split=name, **config.kwargs)
-
-
-def verifier_for(config: cfg.RunConfig) -> Verifier:
-    """Make the verifier of a run: the configured one, or that of its environment."""
-    name = config.verifier or verifier_of(config.env.id)
-    return make_verifier(name, config.outcome, config.env.kwargs)
 
 
 def make_learner(
@@ -333,6 +333,7 @@ def make_run(
         policy=policy,
         sampler=make_sampler(config, policy, tokenizer),
         players=make_players(config, tokenizer),
+        judging=make_judging(config, folder),
         algorithm=make_algorithm(config.algorithm),
         credit=credit,
         learners=learners,

@@ -3,10 +3,10 @@
 Saved in the ordinary Hugging Face layout; its tokenizer is what tokenizer.json says
 (``PreTrainedTokenizerFast``), which ``AutoTokenizer`` of transformers 5 does not believe of a Qwen2 model.
 Every sign is a token of its own, so a board has one token per cell, with bytes for the rest, so any text
-can be written. Words and numbers take the space before them along. Codes such as ``B07ABC1234`` come by
-twos after their first sign, which is often the same for all: where to begin is clear, and each token then
-tells which comes next. Separators such as `` [SEP] `` and a colon are one token with their spaces, so that
-what follows them is written as in a reply.
+can be written. Words and numbers take the space before them along, so that each token tells which comes
+next when a text is copied. Codes such as ``B07ABC1234`` that the environment shows are one token each.
+Separators such as `` [SEP] `` and a colon are one token with their spaces, so that what follows them is
+written as in a reply.
 """
 
 import re
@@ -22,20 +22,19 @@ from istar_envs.actions import format_reply
 from istar_envs.agent import Conversation, Message
 from istar_trainer.evaluate import expert_action
 from istar_trainer.model import hide_progress_bars
-from istar_trainer.practice import practise_copying
 
 _END = "<|im_end|>"
 _PAD = "<|endoftext|>"
 _CONTROL = (_PAD, "<|im_start|>", _END)
+_TAGS = ("<think>", "</think>", "<action>", "</action>")
 _PIECES = "|".join(
     (
         r" \[[A-Z]+\] |: ",  # separators
-        r"(?<![A-Z0-9])[A-Z0-9](?=[A-Z0-9]{4})|(?<=[A-Z0-9])[A-Z0-9]{2}",  # codes: a sign, then by twos
         r" ?\p{L}+| ?\p{N}+|[^\p{L}\p{N}]",  # words, numbers, signs
     )
 )
 _CODE = re.compile(r"\b(?=[A-Z]*[0-9])[A-Z0-9]{5,}\b")
-_PAIR_WEIGHT = 100
+_SMALLEST = 264
 _ROPE_THETA = 30.0
 # Rotary wavelengths up to about 120 tokens: boards are short, and with the usual 10,000 most of a tiny
 # model's few frequencies would never turn, so that it learns what lies beside what much later.
@@ -75,7 +74,8 @@ def train_tokenizer(texts: Iterable[str], *, vocab_size: int = 512) -> Any:
 
     Args:
         texts: What it should be good at.
-        vocab_size: Largest vocabulary; never below the 256 bytes and the control tokens.
+        vocab_size: Largest vocabulary without the tags of a reply; never below the 256 bytes, the control tokens
+            and the codes.
 
     Returns:
         A Hugging Face fast tokenizer with a ChatML template.
@@ -92,6 +92,8 @@ def train_tokenizer(texts: Iterable[str], *, vocab_size: int = 512) -> Any:
     )
     from transformers import PreTrainedTokenizerFast
 
+    texts = list(texts)
+    codes = sorted({code for text in texts for code in _CODE.findall(text)})
     tokenizer = Tokenizer(models.BPE())
     tokenizer.normalizer = normalizers.NFC()  # what AutoTokenizer gives the tokenizer of every Qwen2 model
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
@@ -102,14 +104,13 @@ def train_tokenizer(texts: Iterable[str], *, vocab_size: int = 512) -> Any:
     )
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=vocab_size,
+        vocab_size=max(vocab_size - len(codes), _SMALLEST),
         special_tokens=list(_CONTROL),
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    texts = list(texts)
-    tokenizer.train_from_iterator([*texts, *_pairs_of_codes(texts)], trainer)
-    tokenizer.add_tokens([AddedToken(tag) for tag in ("<think>", "</think>", "<action>", "</action>")])
+    tokenizer.train_from_iterator(texts, trainer)
+    tokenizer.add_tokens([AddedToken(tag) for tag in (*_TAGS, *codes)])
     return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
         tokenizer_object=tokenizer,
         eos_token=_END,
@@ -117,16 +118,6 @@ def train_tokenizer(texts: Iterable[str], *, vocab_size: int = 512) -> Any:
         chat_template=_CHAT_TEMPLATE,
         clean_up_tokenization_spaces=False,
     )
-
-
-def _pairs_of_codes(texts: Iterable[str]) -> Iterator[str]:
-    """Yield every pair of the signs that codes are written with, often enough to become a token each.
-
-    So a code that was never seen is cut like all others.
-    """
-    signs = sorted({sign for text in texts for code in _CODE.findall(text) for sign in code})
-    pairs = [one + other for one in signs for other in signs]
-    yield from ["".join(pairs)] * (_PAIR_WEIGHT if pairs else 0)
 
 
 def make_model(
@@ -180,11 +171,11 @@ def init_tiny(
     template: str,
     window: int | None,
     vocab_size: int = 512,
+    episodes: int = 50,
     hidden_size: int,
     num_layers: int,
     num_heads: int,
     rope_theta: float = _ROPE_THETA,
-    copy_practice: int = 0,
     seed: int,
 ) -> Path:
     """Make a tiny model and tokenizer for an environment and save both.
@@ -195,17 +186,17 @@ def init_tiny(
         template: Prompt template.
         window: Past steps in each prompt.
         vocab_size: Largest vocabulary.
+        episodes: How many episodes the tokenizer sees.
         hidden_size: Width; a multiple of ``num_heads``.
         num_layers: Layers.
         num_heads: Attention heads.
         rope_theta: Base of the rotary wavelengths.
-        copy_practice: Updates of ``practise_copying``.
-        seed: Seed of weights and practice.
+        seed: Seed of the weights.
 
     Returns:
         ``out``, a folder that ``istar_trainer.model.load_model`` loads.
     """
-    texts = collect_text(env, template=template, window=window, episodes=50)
+    texts = collect_text(env, template=template, window=window, episodes=episodes)
     tokenizer = train_tokenizer(texts, vocab_size=vocab_size)
     model = make_model(
         len(tokenizer),
@@ -215,9 +206,6 @@ def init_tiny(
         rope_theta=rope_theta,
         eos_token_id=tokenizer.eos_token_id,
         seed=seed,
-    )
-    practise_copying(
-        model, updates=copy_practice, vocab_size=len(tokenizer), first_token=len(_CONTROL), seed=seed
     )
     hide_progress_bars()
     model.save_pretrained(out)  # type: ignore[operator]

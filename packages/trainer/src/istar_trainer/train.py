@@ -49,7 +49,7 @@ def train(run: Run) -> None:
                     run.algorithm.loss,
                     config.learner,
                     seed=derive_seed(config.seed, "update", run.iteration),
-                    progress=run.iteration / config.iterations,
+                    lr_share=config.learner.lr_share(run.iteration, config.iterations),
                 )
             run.publish_policy()
         run.finish_iteration(

@@ -46,7 +46,7 @@ def update_policy(
     config: LearnerConfig,
     *,
     seed: int,
-    progress: float = 0.0,
+    lr_share: float = 1.0,
 ) -> dict[str, float]:
     """Take ``epochs`` × ``minibatches`` optimizer steps on the clipped loss.
 
@@ -56,14 +56,13 @@ def update_policy(
         loss: Ratio form, aggregation, clip range.
         config: Epochs and minibatches.
         seed: Seed of the dealing of groups.
-        progress: Share of training that is done, which decides the learning rate.
+        lr_share: Share of the learning rate to use.
 
     Returns:
         Metrics ``policy/…`` and ``ratio/…``; the ratio's are means over minibatches, its maximum is
         the largest, and ``first_minibatch…`` must show no deviation, as nothing has moved yet.
     """
-    share = 1.0 - (1.0 - config.final_lr_frac) * progress
-    learner.scale_lr(share)
+    learner.scale_lr(lr_share)
     losses: list[float] = []
     norms: list[float] = []
     stats: list[RatioStats] = []
@@ -77,7 +76,7 @@ def update_policy(
     return {
         "policy/loss": sum(losses) / len(losses),
         "policy/grad_norm": sum(norms) / len(norms),
-        "policy/lr": config.lr * share,
+        "policy/lr": config.lr * lr_share,
         "policy/approx_kl": stats[-1].approx_kl,
         "ratio/mean": sum(s.mean for s in stats) / len(stats),
         "ratio/max": max(s.max for s in stats),

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from istar_trainer.metrics import Record, warn_if_contradictory, write_atomically
 from istar_trainer.plots import BLUE, CHARTS, FAINT, GREEN, INK, ORANGE, inline_svg
-from istar_trainer.report.formats import clock_time, percent_range
+from istar_trainer.report.formats import clock_time, percent_range, score_range
 from istar_trainer.report.records import (
     EvalRecord,
     RunRecords,
@@ -96,7 +96,7 @@ def _headline(evals: Sequence[EvalRecord] | None) -> str:
         rows.append(_baseline_row("optimal play", optimal))
     return (
         '<div class="wide"><table><thead><tr><th>policy</th><th>success</th><th>95% interval</th>'
-        '<th class="track"></th><th>tasks</th><th>steps</th></tr></thead>'
+        '<th class="track"></th><th>tasks</th><th>mean score</th><th>steps</th></tr></thead>'
         f"<tbody>{''.join(rows)}</tbody></table></div>"
     )
 
@@ -104,18 +104,20 @@ def _headline(evals: Sequence[EvalRecord] | None) -> str:
 def _eval_row(record: EvalRecord) -> str:
     low, high = record.interval
     steps = "" if record.mean_steps is None else f"{record.mean_steps:.1f}"
+    score = score_range(record.mean_score, record.score_interval)
     return (
         f"<tr><td>{escape(record.label)} training</td><td>{record.rate:.1%}</td>"
         f'<td class="number">{percent_range(low, high)}</td><td class="track"><span>'
         f'<i style="left:{100 * low:.1f}%;width:{100 * (high - low):.1f}%"></i>'
-        f'<b style="left:{100 * record.rate:.1f}%"></b></span></td><td>{record.n}</td><td>{steps}</td></tr>'
+        f'<b style="left:{100 * record.rate:.1f}%"></b></span></td><td>{record.n}</td>'
+        f'<td class="number">{score}</td><td>{steps}</td></tr>'
     )
 
 
 def _baseline_row(name: str, rate: float) -> str:
     return (
         f'<tr class="soft"><td>{escape(name)}</td><td>{rate:.1%}</td><td></td><td class="track"><span>'
-        f'<b class="baseline" style="left:{100 * rate:.1f}%"></b></span></td><td></td><td></td></tr>'
+        f'<b class="baseline" style="left:{100 * rate:.1f}%"></b></span></td><td></td><td></td><td></td></tr>'
     )
 
 

@@ -6,6 +6,13 @@ def percent_range(low: float, high: float) -> str:
     return f"{100 * low:.1f}–{100 * high:.1f}"
 
 
+def score_range(score: float | None, interval: tuple[float, float] | None) -> str:
+    """Write a score with its interval, e.g. ``0.412 [0.371–0.453]``; nothing for no score."""
+    if score is None:
+        return ""
+    return f"{score:.3f}" + (f" [{interval[0]:.3f}–{interval[1]:.3f}]" if interval else "")
+
+
 def clock_time(seconds: float) -> str:
     """Write a duration as ``1:05`` or ``2:00:05``."""
     minutes, second = divmod(round(seconds), 60)

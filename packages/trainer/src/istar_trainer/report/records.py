@@ -33,6 +33,10 @@ class EvalRecord(BaseModel):
     """Tasks played."""
     mean_steps: float | None = None
     """Steps of an episode, averaged over all tasks."""
+    mean_score: float | None = None
+    """Score of an episode, 0 to 1, averaged over all tasks."""
+    score_interval: tuple[float, float] | None = None
+    """95% interval of ``mean_score``."""
     baselines: Mapping[str, float] = {}
     """Success rate of other players on the same tasks, by name (``random``, ``optimal``)."""
 
