@@ -74,8 +74,8 @@ def train_tokenizer(texts: Iterable[str], *, vocab_size: int = 512) -> Any:
 
     Args:
         texts: What it should be good at.
-        vocab_size: Largest vocabulary without the tags of a reply; never below the 256 bytes, the control tokens
-            and the codes.
+        vocab_size: Largest vocabulary without the tags of a reply; never below what bytes, control tokens and
+            codes take.
 
     Returns:
         A Hugging Face fast tokenizer with a ChatML template.
