@@ -7,10 +7,10 @@ def percent_range(low: float, high: float) -> str:
 
 
 def score_range(score: float | None, interval: tuple[float, float] | None) -> str:
-    """Write a score with its interval, e.g. ``0.412 [0.371–0.453]``; nothing for no score."""
+    """Write a score with its interval, e.g. ``0.41 [0.37–0.45]``; nothing for no score."""
     if score is None:
         return ""
-    return f"{score:.3f}" + (f" [{interval[0]:.3f}–{interval[1]:.3f}]" if interval else "")
+    return f"{score:.2f}" + (f" [{interval[0]:.2f}–{interval[1]:.2f}]" if interval else "")
 
 
 def clock_time(seconds: float) -> str:
