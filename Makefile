@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check --no-input --root-user-action=ignore
 # Modules of pure functions, held to 90% branch coverage.
-PURE := *board.py,*masked.py,*implicit_reward.py,*attribution.py,*advantages.py,*losses.py,*pairs.py,*actions.py,*scoring.py,*session.py,*prices.py,*fuzzy.py
+PURE := *board.py,*masked.py,*implicit_reward.py,*attribution.py,*step_credit.py,*state_credit.py,*gae.py,*advantages.py,*losses.py,*pairs.py,*actions.py,*scoring.py,*session.py,*prices.py,*fuzzy.py
 SOURCES := packages/envs/src packages/judges/src packages/trainer/src
 
 # Two test processes with one thread each: more threads than cores slow torch down badly.

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from istar_envs.episode import EndReason, Episode, Transition
 from istar_trainer.batch import StepBatch, collate
-from istar_trainer.credit import BatchOutcomes
+from istar_trainer.credits import BatchOutcomes
 from istar_trainer.learner import Optimization, TorchLearner
 from istar_trainer.prm import Pairs
 from istar_trainer.records import Group, Step, Trajectory

@@ -26,14 +26,23 @@ READING_PATH = [
     "packages/trainer/src/istar_trainer/rollout.py",
     "packages/trainer/src/istar_trainer/batch.py",
     "packages/trainer/src/istar_trainer/model.py",
-    "packages/trainer/src/istar_trainer/credit.py",
+    "packages/trainer/src/istar_trainer/credits/istar.py",
     "packages/trainer/src/istar_trainer/update.py",
     "packages/trainer/src/istar_trainer/losses.py",
 ]
 """From an environment's step to the loss, in the order in which data flows; the README names it too."""
-PURE = ["masked", "implicit_reward", "attribution", "advantages", "losses"]
+PURE = [
+    "masked",
+    "implicit_reward",
+    "attribution",
+    "step_credit",
+    "state_credit",
+    "advantages",
+    "gae",
+    "losses",
+]
 """Modules that hold nothing but functions from tensors to tensors."""
-NO_DUPLICATES = ["advantages", "losses", "prm", "implicit_reward", "attribution"]
+NO_DUPLICATES = [*PURE, "prm", "critic", "algorithms.base", "algorithms.grpo", "algorithms.ppo"]
 ARRAY_TYPES = {"Float", "Int", "Bool"}
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef

@@ -20,6 +20,7 @@ import istar_envs
 from istar_envs.agent import Conversation
 from istar_envs.episode import write_episodes
 from istar_trainer.cli import _COMMANDS
+from istar_trainer.compare.plan import load_plan
 from istar_trainer.config_files import load_config
 
 ROOT = Path(__file__).parents[1]
@@ -71,7 +72,7 @@ def code_of(page: str) -> str:
 
 @pytest.mark.parametrize("path", sorted(ROOT.glob("configs/*.yaml")), ids=lambda path: path.name)
 def test_every_configuration_loads(path):
-    load_config(path)
+    load_plan(path) if path.name.startswith("compare_") else load_config(path)
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,12 @@ from istar_envs.actions import format_reply
 from istar_envs.episode import Outcome
 from istar_judges.pairs import PairRule, make_pairs, weigh_pairs
 from istar_trainer.batch import StepBatch, collate
-from istar_trainer.config import IstarCredit as CreditConfig
-from istar_trainer.config import PrmConfig
+from istar_trainer.config_credits import IstarCredit as CreditConfig
+from istar_trainer.config_credits import PrmConfig
 from istar_trainer.context import encode, render
-from istar_trainer.credit import BatchOutcomes, IstarCredit
+from istar_trainer.credits import BatchOutcomes
+from istar_trainer.credits.istar import IstarCredit
+from istar_trainer.credits.online_prm import OnlinePrm
 from istar_trainer.learner import Optimization, TorchLearner
 from istar_trainer.prm import ImplicitPrm, Pairs
 from istar_trainer.records import Step
@@ -46,7 +48,7 @@ class Lab:
         prm_learner.load(self.policy.snapshot())
         with_centers = credit.center != "none"
         self.prm = ImplicitPrm(prm_learner, self.policy, prm, with_centers=with_centers)
-        self.credit = IstarCredit(self.prm, self.policy, credit, prm)
+        self.credit = IstarCredit(OnlinePrm(self.prm, self.policy, prm), credit)
         self.sampler = LocalSampler(
             self.policy.model, eos_token_id=self.tokenizer.eos_token_id, max_new_tokens=5
         )

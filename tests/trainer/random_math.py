@@ -15,7 +15,7 @@ from istar_trainer.advantages import (
 )
 from istar_trainer.attribution import attribute_credit, center_step_rewards, step_centers, token_kl
 from istar_trainer.implicit_reward import (
-    PairLoss,
+    ScoreLoss,
     pair_loss,
     pair_weights,
     score_weights,
@@ -64,7 +64,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class Result:
-    pair: PairLoss
+    pair: ScoreLoss
     prm_gradient: Tensor
     advantages: Tensor
     policy_loss: Tensor
@@ -120,7 +120,7 @@ def step_values(batch: Batch, prm_logits: Tensor, options: Options) -> Tensor:
     return center_step_rewards(rewards, step_centers(kl, batch.mask, beta=BETA))
 
 
-def pairs_of(batch: Batch, prm_logits: Tensor, options: Options) -> tuple[PairLoss, Tensor]:
+def pairs_of(batch: Batch, prm_logits: Tensor, options: Options) -> tuple[ScoreLoss, Tensor]:
     num = len(batch.groups)
     weights = score_weights(
         batch.trajectory, batch.mask, batch.valid, num_trajectories=num, score=options.score
@@ -162,7 +162,8 @@ def advantages_of(batch: Batch, options: Options) -> Tensor:
     )
     outcome_part = grpo_advantages(batch.outcomes, batch.groups, batch.has_outcome, std="unbiased")
     return combine_advantages(
-        outcome_part, step_part * factors[batch.trajectory], batch.trajectory, step_adv_coef=0.7
+        spread_over_tokens(outcome_part[batch.trajectory], batch.mask),
+        spread_over_tokens(0.7 * step_part * factors[batch.trajectory], batch.mask),
     )
 
 
@@ -170,9 +171,7 @@ def token_losses(batch: Batch, logits: Tensor, advantages: Tensor, options: Opti
     log_ratios = policy_log_ratios(
         chosen(logits, batch.tokens), chosen(batch.old_logits, batch.tokens), batch.mask, form=options.ratio
     )
-    return clipped_policy_loss(
-        log_ratios, spread_over_tokens(advantages, batch.mask), clip_low=0.2, clip_high=0.28, dual_clip=3.0
-    )
+    return clipped_policy_loss(log_ratios, advantages, clip_low=0.2, clip_high=0.28, dual_clip=3.0)
 
 
 def batch_weights(batch: Batch, options: Options) -> Tensor:

@@ -130,21 +130,15 @@ def test_without_pairs_no_group_has_pairs():
 
 
 def test_combined_advantage_adds_the_scaled_step_part():
-    combined = combine_advantages(
-        torch.tensor([1.0, -1.0]),
-        torch.tensor([4.0, 2.0, 0.0]),
-        torch.tensor([1, 0, 1]),
-        step_adv_coef=0.5,
-    )
-    equal(combined, [1.0, 2.0, -1.0])
+    outcome_part, step_part = torch.tensor([[-1.0, -1.0], [1.0, 0.0]]), torch.tensor([[2.0, 1.0], [1.0, 0.0]])
+    equal(combine_advantages(outcome_part, step_part), [[1.0, 0.0], [2.0, 0.0]])
+    equal(combine_advantages(outcome_part, step_part, replaces_outcome=True), step_part.tolist())
 
 
-def test_coefficient_0_gives_the_base_estimator_bit_for_bit():
-    base = torch.tensor([-0.0, 0.1])
-    useless = torch.tensor([torch.nan, torch.inf, 3.0])
-    index = torch.tensor([0, 1, 1])
-    combined = combine_advantages(base, useless, index, step_adv_coef=0.0)
-    assert torch.equal(combined.view(torch.int32), base[index].view(torch.int32))
+def test_a_step_part_of_0_leaves_the_base_estimator_bit_for_bit():
+    base = torch.tensor([[-0.0, 0.1, 0.0]])
+    combined = combine_advantages(base, torch.tensor([[0.0, -0.0, -0.0]]))
+    assert torch.equal(combined.view(torch.int32), base.view(torch.int32))
 
 
 def test_a_step_value_reaches_all_its_sampled_tokens_and_no_other():

@@ -1,9 +1,12 @@
 """Trajectories as rows with keys: layout, weights, selection, micro-batches."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from builders import make_scene, make_trajectory
+from istar_envs.episode import Transition
 from istar_trainer.batch import collate, micro_batches, pad_steps
 from istar_trainer.records import Step
 
@@ -32,6 +35,17 @@ def test_rows_carry_the_keys_of_their_step():
     assert batch.weights.tolist() == [1, 1, 1, 1]
     assert batch.snapshot_id == 4
     assert len(batch) == 4
+
+
+def test_rows_carry_what_their_step_earned_and_which_state_it_was_taken_in():
+    seen = [("x", -0.1), ("y", 2.0), ("x", 0.5)]
+    moves = tuple(Transition("o", "r", "a", reward, True, key) for key, reward in seen)
+    first, second = (make_trajectory(key, "g", [SHORT] * n) for key, n in (("a", 2), ("b", 1)))
+    first = replace(first, episode=replace(first.episode, transitions=moves[:2]))
+    second = replace(second, episode=replace(second.episode, transitions=moves[2:]))
+    batch = collate([first, second], ["g"])
+    assert batch.env_rewards.tolist() == pytest.approx([-0.1, 2.0, 0.5])
+    assert batch.observation_ids.tolist() == [0, 1, 0]
 
 
 def test_a_failed_trajectory_keeps_its_number_and_gets_no_rows():

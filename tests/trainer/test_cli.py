@@ -9,7 +9,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from istar_envs.episode import read_episodes
 from istar_trainer import cli, pipeline
 from istar_trainer.cli import _COMMANDS
-from istar_trainer.config import GrpoConfig, NoCredit, RunConfig
+from istar_trainer.config import RunConfig
+from istar_trainer.config_algorithms import GrpoConfig
+from istar_trainer.config_credits import NoCredit
 from tiny_run import tiny_config, write_config
 
 pytestmark = pytest.mark.usefixtures("_restore_torch")
@@ -99,9 +101,9 @@ def test_a_wrong_option_ends_with_code_2_and_says_where(capsys, config, words, h
 
 
 def test_an_unknown_algorithm_is_answered_with_those_that_exist(capsys, config):
-    line = mistake(capsys, "config", config, "--algorithm", "ppo")
+    line = mistake(capsys, "config", config, "--algorithm", "popo")
     assert "algorithm" in line
-    assert "'rloo', 'grpo'" in line
+    assert "'rloo', 'grpo', 'reinforce_pp', 'ppo', 'dapo'" in line
 
 
 def test_a_run_folder_that_cannot_be_made_is_named(capsys, tmp_path, config):

@@ -6,7 +6,9 @@ import sys
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from istar_trainer.config import GrpoConfig, IstarCredit, NoCredit, RlooConfig, RunConfig
+from istar_trainer.config import RunConfig
+from istar_trainer.config_algorithms import DapoConfig, DynamicSampling, GrpoConfig, PpoConfig, RlooConfig
+from istar_trainer.config_credits import IstarCredit, NoCredit
 from tiny_run import tiny_tree
 
 
@@ -117,3 +119,29 @@ def test_shifted_credit_needs_the_offsets_that_it_shifts(attribution):
 def test_reading_a_configuration_needs_no_torch():
     program = "import sys, istar_trainer.config_files; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_discounts_between_steps_need_the_scope_that_has_them():
+    with pytest.raises(ValidationError, match=r"gamma_turn: 0\.9 .* need gae_scope: bilevel, not row"):
+        PpoConfig(gamma_turn=0.9)
+    config = PpoConfig(gae_scope="bilevel", gamma_turn=0.9)
+    assert PpoConfig.model_validate_json(config.model_dump_json()) == config
+
+
+def test_the_ramp_of_the_length_penalty_fits_below_its_limit():
+    tree = {"algorithm": {"type": "dapo", "overlong": {"buffer": 9}}}
+    with pytest.raises(ValidationError, match=r"overlong\.buffer: 9 .* rollout\.max_response_tokens: 8"):
+        RunConfig.model_validate(tree)
+    RunConfig.model_validate({**tree, "rollout": {"max_response_tokens": 9}})
+
+
+def test_a_range_of_success_rates_has_two_ends_in_order():
+    with pytest.raises(ValidationError, match="set both or neither"):
+        DynamicSampling(low=0.2)
+    with pytest.raises(ValidationError, match=r"low: 0\.8 must be below high: 0\.2"):
+        DynamicSampling(low=0.8, high=0.2)
+
+
+def test_part_of_a_recipe_can_be_changed_without_losing_the_rest():
+    loss = DapoConfig.model_validate({"loss": {"clip_low": 0.1}}).loss
+    assert (loss.clip_low, loss.clip_high, loss.aggregation) == (0.1, 0.28, "token_mean")

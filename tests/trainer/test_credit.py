@@ -14,10 +14,13 @@ from builders import (
     make_learner,
     make_scene,
 )
-from istar_trainer.advantages import normalize_step_rewards
-from istar_trainer.config import IstarCredit as CreditConfig
-from istar_trainer.config import PrmConfig, WarmUp
-from istar_trainer.credit import IstarCredit, NoCredit, StepCredit
+from istar_trainer.advantages import normalize_step_rewards, spread_over_tokens
+from istar_trainer.config_credits import IstarCredit as CreditConfig
+from istar_trainer.config_credits import PrmConfig, WarmUp
+from istar_trainer.credits import StepCredit
+from istar_trainer.credits.istar import IstarCredit
+from istar_trainer.credits.none import NoCredit
+from istar_trainer.credits.online_prm import OnlinePrm
 from istar_trainer.metrics import METRICS
 from istar_trainer.prm import ImplicitPrm, Pairs
 
@@ -31,7 +34,7 @@ def make_credit(
     learner = make_learner(seed=prm_seed, lr=1e-3)
     with_centers = settings.center != "none" or settings.attribution != "as_published"
     prm = ImplicitPrm(learner, policy, prm_config, with_centers=with_centers)
-    return IstarCredit(prm, policy, settings, prm_config), learner
+    return IstarCredit(OnlinePrm(prm, policy, prm_config), settings), learner
 
 
 def assign(
@@ -39,6 +42,14 @@ def assign(
 ) -> StepCredit:
     chosen = scene.pairs if pairs is None else pairs
     return credit.assign(scene.batch, policy.logprobs(scene.batch), scene.outcomes, chosen)
+
+
+def of_steps(advantages: Tensor, scene: Scene) -> Tensor:
+    """The one value that all tokens of each step share."""
+    first = scene.batch.response_mask.int().argmax(1, keepdim=True)
+    values = advantages.gather(1, first).squeeze(1)
+    assert torch.equal(advantages, spread_over_tokens(values, scene.batch.response_mask))
+    return values
 
 
 def rewards_under(learner: RecordingLearner, policy: RecordingLearner, scene: Scene) -> Tensor:
@@ -51,7 +62,7 @@ def test_no_credit_gives_every_step_nothing():
         scene.batch, torch.zeros_like(scene.batch.sampler_logprobs), scene.outcomes, NO_PAIRS
     )
     assert result.advantages.eq(0).all()
-    assert result.implicit_rewards.eq(0).all()
+    assert result.step_rewards.eq(0).all()
     assert result.metrics == {}
     assert NoCredit().state() == {}
 
@@ -63,7 +74,7 @@ def test_the_update_order_decides_which_prm_scores_the_batch(order, learns_first
     fresh = rewards_under(learner, policy, scene)
     result = assign(credit, policy, scene)
     expected = rewards_under(learner, policy, scene) if learns_first else fresh
-    torch.testing.assert_close(result.implicit_rewards, expected, rtol=0, atol=1e-5)
+    torch.testing.assert_close(result.step_rewards, expected, rtol=0, atol=1e-5)
     assert (rewards_under(learner, policy, scene) - fresh).abs().max() > 1e-3
     assert len(learner.gradients) == 3
 
@@ -76,7 +87,7 @@ def test_both_orders_know_the_state_offsets_that_their_attribution_needs(order, 
     credit, _ = make_credit(policy, settings, update_order=order)
     for pairs in (scene.pairs, NO_PAIRS):
         result = assign(credit, policy, scene, pairs)
-        assert not torch.equal(result.attributed, result.implicit_rewards)
+        assert not torch.equal(result.attributed, result.step_rewards)
         assert result.advantages.isfinite().all()
 
 
@@ -84,17 +95,17 @@ def test_as_published_is_the_published_formula_bit_for_bit():
     scene, policy = make_scene(), make_learner()
     credit, _ = make_credit(policy, CreditConfig(step_adv_coef=0.3, floor_factor=0.0))
     result = assign(credit, policy, scene)
-    assert torch.equal(result.attributed, result.implicit_rewards)
+    assert torch.equal(result.attributed, result.step_rewards)
     everyone = torch.ones(len(scene.batch), dtype=torch.bool)
     plain = normalize_step_rewards(
-        result.implicit_rewards,
+        result.step_rewards,
         scene.batch.group_index,
         everyone,
         scope="group",
         norm="mean_std",
         std_floor=0.0,
     )
-    assert torch.equal(result.advantages, plain * 0.3)
+    assert torch.equal(result.advantages, spread_over_tokens(plain * 0.3, scene.batch.response_mask))
 
 
 def test_shifted_credit_keeps_every_total_up_to_the_offset_of_the_shared_start():
@@ -102,9 +113,9 @@ def test_shifted_credit_keeps_every_total_up_to_the_offset_of_the_shared_start()
     credit, _ = make_credit(policy, CreditConfig(attribution="shifted", center="policy_kl"))
     result = assign(credit, policy, scene)
     index = scene.batch.trajectory_index
-    change = torch.zeros(len(scene.outcomes)).index_add(0, index, result.attributed - result.implicit_rewards)
+    change = torch.zeros(len(scene.outcomes)).index_add(0, index, result.attributed - result.step_rewards)
     assert (change > 0.05).all(), "offsets are negative, so losing the first one raises the total"
-    scores = credit.prm.score(scene.batch, policy.logprobs(scene.batch))
+    scores = credit.online.prm.score(scene.batch, policy.logprobs(scene.batch))
     first = scores.centers[scene.batch.step_index == 0]
     torch.testing.assert_close(change, -first, rtol=0, atol=1e-5)
 
@@ -123,8 +134,8 @@ def test_rewards_within_the_floor_give_nothing_and_above_it_unit_size():
     advantages = []
     for factor in (0.0, 1e12):
         credit, _ = make_credit(policy, CreditConfig(floor_factor=factor))
-        credit._measure_noise = lambda *_: 1e-6  # what packing would do on another machine
-        advantages.append(assign(credit, policy, scene).advantages)
+        credit.online._measure_noise = lambda *_: (1e-6, 1e-6)  # what packing would do on another machine
+        advantages.append(of_steps(assign(credit, policy, scene).advantages, scene))
     for group in range(3):
         own = advantages[0][scene.batch.group_index == group]
         assert float(own.mean()) == pytest.approx(0, abs=1e-5)
@@ -170,7 +181,7 @@ def test_a_trajectory_without_a_verdict_gets_nothing_and_enters_no_mean():
     result = assign(credit, policy, replace(scene, outcomes=outcomes), NO_PAIRS)
     unjudged = scene.batch.trajectory_index == 1
     assert result.advantages[unjudged].eq(0).all()
-    rest = result.advantages[(scene.batch.group_index == 0) & ~unjudged]
+    rest = of_steps(result.advantages, scene)[(scene.batch.group_index == 0) & ~unjudged]
     assert float(rest.mean()) == pytest.approx(0, abs=1e-5)
 
 
@@ -250,7 +261,7 @@ def test_rewards_are_told_apart_by_success():
     credit, _ = make_credit(policy)
     result = assign(credit, policy, scene)
     won = scene.outcomes.successes[scene.batch.trajectory_index]
-    rewards = result.implicit_rewards
+    rewards = result.step_rewards
     assert result.metrics["step_reward/mean_success"] == pytest.approx(float(rewards[won].mean()), abs=1e-6)
     assert result.metrics["step_reward/mean_failure"] == pytest.approx(float(rewards[~won].mean()), abs=1e-6)
     assert result.metrics["step_reward/std"] == pytest.approx(float(rewards.std(correction=0)), abs=1e-6)

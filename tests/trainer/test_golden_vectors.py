@@ -132,7 +132,7 @@ def test_g6_step_advantages():
 
 def test_g7_combined_advantages():
     outcome_part = grpo_advantages(OUTCOMES, FOUR_IN_GROUP, ALL_TRAJECTORIES, std="population")
-    combined = combine_advantages(outcome_part, golden_step_advantages(), TRAJECTORY, step_adv_coef=1.0)
+    combined = combine_advantages(outcome_part[TRAJECTORY, None], golden_step_advantages()[:, None])[:, 0]
     expected = [1.244005, 2.080592, -1.592583, 0.359455, -2.150308, 1.244005, 1.522867, -2.708033]
     near(combined, expected)
 

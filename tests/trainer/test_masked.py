@@ -17,6 +17,8 @@ from istar_trainer.masked import (
     masked_sum,
     require_unique_steps,
     sum_by_index,
+    table_places,
+    to_table,
     whiten_by_mean_and_std,
 )
 
@@ -123,3 +125,12 @@ def test_a_step_held_twice_is_rejected_unless_its_copy_does_not_count():
     require_unique_steps(trajectories, steps, torch.tensor([True, True, True, False]))
     with pytest.raises(ValueError, match="step 1 of trajectory 4 appears in 2 rows"):
         require_unique_steps(trajectories, steps, torch.tensor([True, True, True, True]))
+
+
+def test_sequences_lie_side_by_side_in_a_table_whatever_the_order_of_items():
+    place = table_places(torch.tensor([7, -2, 7, 7]), torch.tensor([30, 5, 0, 10]))
+    values = torch.tensor([3.0, 9.0, 1.0, 2.0])
+    table = to_table(values, place)
+    assert table.tolist() == [[9.0, 0.0, 0.0], [1.0, 2.0, 3.0]]
+    assert torch.equal(table[place], values)
+    assert to_table(values[:0], table_places(KEYS[:0], KEYS[:0])).shape == (0, 0)

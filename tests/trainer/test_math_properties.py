@@ -92,6 +92,7 @@ def test_padding_on_either_side_changes_nothing(batch, options, left, right):
     actual = replace(
         actual,
         prm_gradient=actual.prm_gradient[:, left:end],
+        advantages=actual.advantages[:, left:end],
         policy_gradient=actual.policy_gradient[:, left:end],
     )
     assert_same(actual, expected, torch.arange(len(batch.step)))

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from istar_envs.errors import ConfigError
 from istar_trainer.metrics import (
+    _TRENDS,
     METRICS,
     MetricsLog,
     metrics_markdown,
@@ -26,8 +27,8 @@ from istar_trainer.metrics import (
 
 DOCS = Path(__file__).parents[2] / "docs" / "metrics.md"
 FAMILIES = {
-    *("env", "rollout", "judge", "pairs", "prm", "step_reward", "adv"),
-    *("policy", "ratio", "mismatch", "eval", "sft", "time"),
+    *("env", "rollout", "judge", "pairs", "prm", "step_reward", "credit", "adv"),
+    *("policy", "critic", "ratio", "mismatch", "eval", "sft", "time"),
 }
 
 
@@ -252,6 +253,36 @@ def test_clipping_before_any_update_is_named():
     assert names_of(found) == ["clipped-before-update"]
     assert "0.046" in found[0]
     assert not warn_if_contradictory({"ratio/first_minibatch_clip_frac": 0.0}, [])
+
+
+@pytest.mark.parametrize(
+    ("name", "bad", "good"),
+    [
+        ("prm-overfits", {"prm/pair_acc_in_sample": 0.95, "prm/pair_acc": 0.54}, {"prm/pair_acc": 0.95}),
+        ("prm-saturated", {"prm/saturation": 0.0005}, {"prm/saturation": 0.03}),
+        ("credit-within-noise", {"step_reward/std": 1e-7, "adv/std_floor": 2e-7}, {"step_reward/std": 1e-5}),
+        ("credit-at-chance", {"prm/fresh_state_auc": 0.49}, {"prm/fresh_state_auc": 0.75}),
+        ("credit-of-states", {"credit/state_frac": 0.96}, {"credit/state_frac": 0.7}),
+        ("credit-follows-length", {"prm/corr_len": -0.85}, {"prm/corr_len": 0.5}),
+        ("credit-follows-time", {"prm/corr_step_index": 0.81}, {"prm/corr_step_index": 0.5}),
+    ],
+)
+def test_a_trend_over_20_iterations_is_warned_of(name, bad, good):
+    assert names_of(warn_if_contradictory(bad, [bad] * 19)) == [name]
+    assert not warn_if_contradictory(bad, [bad] * 18)
+    assert not warn_if_contradictory(bad, [{**bad, **good}] + [bad] * 18)
+    assert not warn_if_contradictory({"pairs/num": 1}, [bad] * 20)
+
+
+def test_the_page_explains_every_warning_that_can_be_raised():
+    explained = re.findall(r"^### (.+)$", metrics_markdown(), re.MULTILINE)
+    raised = {
+        "prm-without-gradient",
+        "clipped-before-update",
+        "judge-drift",
+        *(trend.warning for trend in _TRENDS),
+    }
+    assert set(explained) == raised
 
 
 def test_every_warning_points_to_a_heading_of_the_page():

@@ -1,5 +1,7 @@
 """Invariants of the specification (section 8, P6, P7, P8 and P15) on random batches of a tiny model."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -15,8 +17,11 @@ from builders import (
     make_learner,
     make_scene,
 )
+from istar_trainer.advantages import spread_over_tokens
 from istar_trainer.batch import StepBatch
-from istar_trainer.config import LearnerConfig, LossConfig, PrmConfig
+from istar_trainer.config import LearnerConfig
+from istar_trainer.config_algorithms import LossConfig
+from istar_trainer.config_credits import PrmConfig
 from istar_trainer.prm import ImplicitPrm
 from istar_trainer.update import PolicyBatch, update_policy
 
@@ -46,7 +51,8 @@ def prm_gradient(
 def policy_gradient(batch: StepBatch, advantages: Tensor, *, tokens: int = 10_000) -> dict[str, Tensor]:
     learner = make_learner(seed=2, micro_batch_tokens=tokens)
     old_logprobs = make_learner().logprobs(batch)
-    data = PolicyBatch(batch, old_logprobs, advantages, batch.weights)
+    of_tokens = spread_over_tokens(advantages, batch.response_mask)
+    data = PolicyBatch(batch, old_logprobs, of_tokens, batch.weights)
     update_policy(learner, data, LossConfig(), LearnerConfig(), seed=0)
     return learner.gradients[0]
 
@@ -63,8 +69,13 @@ def widened(batch: StepBatch, left: int, right: int, fill: int) -> StepBatch:
 
     attention = pad(batch.attention_mask)
     ids = torch.where(attention, pad(batch.input_ids), fill)
-    keys = (batch.trajectory_index, batch.step_index, batch.group_index, batch.weights, batch.snapshot_id)
-    return StepBatch(ids, attention, pad(batch.response_mask), pad(batch.sampler_logprobs), *keys)
+    return replace(
+        batch,
+        input_ids=ids,
+        attention_mask=attention,
+        response_mask=pad(batch.response_mask),
+        sampler_logprobs=pad(batch.sampler_logprobs),
+    )
 
 
 @SETTINGS

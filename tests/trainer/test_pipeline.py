@@ -14,6 +14,7 @@ from istar_envs.episode import read_episodes
 from istar_envs.errors import ConfigError
 from istar_envs.sokoban.env import SokobanEnv
 from istar_judges.verifiers import make_verifier
+from istar_trainer.algorithms import ALGORITHMS
 from istar_trainer.batch import collate
 from istar_trainer.checkpoint import list_checkpoints, load_checkpoint
 from istar_trainer.errors import CheckpointMismatch, RolloutError, StaleSnapshot
@@ -130,16 +131,24 @@ def test_equal_configurations_give_equal_runs(tmp_path, warm):
     assert_same_tensors(policy_weights(one), policy_weights(other))
 
 
-def test_a_coefficient_of_0_trains_the_policy_bit_for_bit_like_the_plain_algorithm(tmp_path, warm):
-    plain = train(tmp_path / "plain", **warm, credit="none")
-    silent = train(tmp_path / "silent", **warm, credit={"type": "istar", "step_adv_coef": 0.0})
-    loud = train(tmp_path / "loud", **warm)
+@pytest.mark.parametrize("algorithm", [config().type for config in ALGORITHMS])
+def test_a_coefficient_of_0_trains_every_algorithm_bit_for_bit_like_without_credit(tmp_path, warm, algorithm):
+    plain = train(tmp_path / "plain", **warm, algorithm=algorithm, credit="none")
+    silent = train(
+        tmp_path / "silent", **warm, algorithm=algorithm, credit={"type": "istar", "step_adv_coef": 0.0}
+    )
     assert_same_tensors(policy_weights(silent), policy_weights(plain))
-    state, expected = newest_state(silent), newest_state(plain)
-    assert state["learners"].keys() == {"policy", "prm"}
-    assert expected["learners"].keys() == {"policy"}
-    for key, value in expected["learners"]["policy"]["optimizer"]["state"].items():
-        assert_same_tensors(state["learners"]["policy"]["optimizer"]["state"][key], value)
+    learners, expected = newest_state(silent)["learners"], newest_state(plain)["learners"]
+    assert learners.keys() == expected.keys() | {"prm"}
+    assert expected.keys() == ({"policy", "critic"} if algorithm == "ppo" else {"policy"})
+    for name, state in expected.items():
+        assert_same_tensors(learners[name]["weights"], state["weights"])
+        for key, value in state["optimizer"]["state"].items():
+            assert_same_tensors(learners[name]["optimizer"]["state"][key], value)
+
+
+def test_step_credit_changes_what_is_learnt(tmp_path, warm):
+    plain, loud = (train(tmp_path / credit, **warm, credit=credit) for credit in ("none", "istar"))
     different = policy_weights(loud)
     assert any(not torch.equal(value, different[name]) for name, value in policy_weights(plain).items())
 
@@ -155,7 +164,7 @@ def test_learning_rates_of_0_change_no_weight(tmp_path, warm, finished_run):
 
 
 COMBINATIONS = {
-    "grpo": {"algorithm": {"type": "grpo", "std": "population"}},
+    "grpo": {"algorithm": {"type": "grpo", "std": "population", "episode_stat": "steps"}},
     "after": {"prm": {"update_order": "after", "updates_per_iteration": 2}},
     "shifted to go": {
         "credit": {
@@ -187,6 +196,19 @@ COMBINATIONS = {
     "soft pairs of returns": {
         "outcome": "return",
         "prm": {"pair_rule": {"label": "rank", "sharpness": 1.0, "pair_set": "best_worst"}},
+    },
+    "critic of steps": {"algorithm": {"type": "ppo", "gae_scope": "step", "gamma": 0.95, "lam": 0.9}},
+    "critic of tokens": {"algorithm": {"type": "ppo", "gae_scope": "bilevel", "lam_turn": 0.9}},
+    "whitened outcomes": {"algorithm": {"type": "reinforce_pp", "baseline": "group"}},
+    "long replies": {
+        "algorithm": {
+            "type": "dapo",
+            "overlong": {"buffer": 2},
+            "dynamic_sampling": {"low": 0.1, "high": 0.9, "max_batches": 2},
+        }
+    },
+    "near the start": {
+        "algorithm": {"type": "rloo", "loss": {"kl": {"coef": 0.1, "place": "reward"}, "entropy_coef": 0.01}}
     },
     "warm-up": {"credit": {"type": "istar", "warm_up": {"window": 2}}, "prm": {"pair_weight": "pair"}},
 }
@@ -230,6 +252,46 @@ def test_a_finished_run_can_be_made_longer(tmp_path, warm):
         newest_state(short)["learners"]["policy"]["weights"],
         newest_state(straight)["learners"]["policy"]["weights"],
     )
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"algorithm": {"type": "ppo", "gae_scope": "step", "critic": {"lr": 1e-3}}},
+        {
+            "algorithm": {
+                "type": "dapo",
+                "loss": {"kl": {"coef": 0.1}},
+                "dynamic_sampling": {"max_batches": 2},
+            }
+        },
+    ],
+    ids=["critic", "replaced groups and a reference"],
+)
+def test_a_resumed_run_ends_bit_for_bit_where_a_straight_one_does(tmp_path, warm, changes):
+    changes = {**warm, **changes, "eval": {**warm["eval"], "every": 1}, "checkpoint": {"every": 1}}
+    resumed = train(tmp_path / "resumed", **{**changes, "iterations": 1})
+    train(resumed, resume=True, **changes)
+    straight = train(tmp_path / "straight", **changes)
+    assert untimed(resumed) == untimed(straight)
+    learners, expected = newest_state(resumed)["learners"], newest_state(straight)["learners"]
+    assert learners.keys() == expected.keys()
+    for name, state in expected.items():
+        assert_same_tensors(learners[name]["weights"], state["weights"])
+
+
+def test_dull_groups_are_replaced_and_the_start_policy_is_compared_with(tmp_path, warm):
+    sampling = {"low": 0.0, "high": 1.0, "max_batches": 3}
+    algorithm = {"type": "dapo", "loss": {"kl": {"coef": 0.1}}, "dynamic_sampling": sampling}
+    folder = train(tmp_path / "run", **warm, algorithm=algorithm)
+    first, second = read_metrics(folder / "metrics.jsonl")
+    for record in (first, second):
+        assert 1 <= record["rollout/generation_batches"] <= 3
+        assert record["rollout/trajectories"] == 16
+        assert 0 <= record["rollout/filtered_group_frac"] <= 1
+    assert max(record["rollout/filtered_group_frac"] for record in (first, second)) > 0
+    assert first["policy/kl_to_start"] == pytest.approx(0.0, abs=1e-6)
+    assert second["policy/kl_to_start"] > 1e-7
 
 
 def test_a_damaged_checkpoint_stops_a_resumed_run_and_removing_it_helps(tmp_path, warm):

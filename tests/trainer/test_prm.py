@@ -21,9 +21,9 @@ from builders import (
 )
 from istar_judges.pairs import PreferencePair
 from istar_trainer.batch import StepBatch, collate
-from istar_trainer.config import PrmConfig
+from istar_trainer.config_credits import PrmConfig
 from istar_trainer.model import load_weights
-from istar_trainer.prm import ImplicitPrm, Pairs
+from istar_trainer.prm import ImplicitPrm, Labels, Pairs
 from istar_trainer.records import Step
 
 SCORES = ["sum", "mean", "centered_sum", "token_norm"]
@@ -52,8 +52,8 @@ def response_logits(model: nn.Module, step: Step) -> Tensor:
     return model(input_ids=ids).logits[0, len(step.prompt_ids) - 1 : -1].log_softmax(-1)
 
 
-def monolithic_loss(model: nn.Module, old: nn.Module, scene: Scene, *, score: str, beta: float) -> Tensor:
-    """The pair loss in one piece, step by step and pair by pair, as spec §1.2 writes it."""
+def monolithic_scores(model: nn.Module, old: nn.Module, scene: Scene, *, score: str, beta: float) -> Tensor:
+    """The score of every trajectory, step by step, as spec §1.1 writes it."""
     totals = []
     for trajectory in (t for g in scene.groups for t in g.trajectories):
         values, num_tokens = [], 0
@@ -66,8 +66,13 @@ def monolithic_loss(model: nn.Module, old: nn.Module, scene: Scene, *, score: st
             num_tokens += len(drawn)
         divisor = {"mean": len(values), "token_norm": num_tokens}.get(score, 1)
         totals.append(torch.stack(values).sum() / divisor)
-    pairs = scene.pairs
-    margins = torch.stack(totals)[pairs.preferred] - torch.stack(totals)[pairs.rejected]
+    return torch.stack(totals)
+
+
+def monolithic_loss(model: nn.Module, old: nn.Module, scene: Scene, *, score: str, beta: float) -> Tensor:
+    """The pair loss in one piece, pair by pair, as spec §1.2 writes it."""
+    totals, pairs = monolithic_scores(model, old, scene, score=score, beta=beta), scene.pairs
+    margins = totals[pairs.preferred] - totals[pairs.rejected]
     return -(pairs.weights * F.logsigmoid(margins)).sum()
 
 
@@ -260,3 +265,34 @@ def test_a_long_training_ranks_every_pair_of_its_batch_right():
     update(prm, scene, old_logprobs)
     scores = prm.score(scene.batch, old_logprobs)
     assert prm.accuracy(scores, scene.batch, scene.pairs, len(scene.outcomes)) == 1.0
+
+
+def test_overconfidence_is_surety_minus_accuracy_by_hand():
+    scene, policy = make_scene(), make_learner()
+    prm, _ = make_prm(policy, beta=0.5)
+    old_logprobs = policy.logprobs(scene.batch)
+    margins = pair_margins(prm.score(scene.batch, old_logprobs).rewards, scene).double()
+    surety = float((margins.abs().sigmoid() * scene.pairs.weights).sum())
+    metrics = update(prm, scene, old_logprobs)
+    assert metrics["prm/overconfidence"] == pytest.approx(surety - metrics["prm/pair_acc"], abs=1e-6)
+
+
+@pytest.mark.parametrize("score", SCORES)
+def test_two_passes_give_the_gradient_of_the_label_loss_in_one_piece(score):
+    scene, policy = make_scene(), make_learner()
+    prm, learner = make_prm(policy, score=score, beta=0.5, micro_batch_tokens=25)
+    counted = torch.ones(8, dtype=torch.bool)
+    counted[2] = False
+    labels = Labels(scene.outcomes.successes.double(), counted)
+    old_logprobs = policy.logprobs(scene.batch)
+    metrics = prm.update(scene.batch, old_logprobs, labels, 8, prm.score(scene.batch, old_logprobs))
+    model = make_lm(seed=1)
+    totals = monolithic_scores(model, policy.model, scene, score=score, beta=0.5)
+    loss = F.binary_cross_entropy_with_logits(totals[counted], labels.values[counted].float())
+    loss.backward()
+    expected = gradients(model)
+    size = max(float(g.abs().max()) for g in expected.values())
+    assert_same_tensors(learner.gradients[0], expected, atol=1e-4 * size)  # fp32 sums over some 50 tokens
+    assert metrics["prm/loss"] == pytest.approx(loss.item(), abs=FLOAT32)
+    right = (totals > 0) == scene.outcomes.successes
+    assert metrics["prm/label_acc"] == pytest.approx(float(right[counted].double().mean()))

@@ -8,7 +8,11 @@ import pytest
 import torch
 
 from builders import Scene, make_learner, make_scene, make_trajectory
-from istar_trainer.credit import NoCredit, StepCredit
+from istar_trainer.advantages import spread_over_tokens
+from istar_trainer.algorithms import OutcomeAdvantages
+from istar_trainer.collect import Played
+from istar_trainer.credits import StepCredit
+from istar_trainer.credits.none import NoCredit
 from istar_trainer.metrics import METRICS
 from istar_trainer.prm import Pairs
 from istar_trainer.recording import IterationRecord, credit_records, iteration_metrics
@@ -21,16 +25,18 @@ def make_record(scene: Scene, *, pairs: Pairs | None = None) -> IterationRecord:
     rewards = torch.arange(rows).float()
     step_part = 0.5 * rewards
     outcome_part = 10.0 * torch.arange(len(scene.outcomes)).float()
-    advantages = outcome_part[scene.batch.trajectory_index] + step_part
+    mask = scene.batch.response_mask
+    outcome_tokens, step_tokens = (
+        spread_over_tokens(values, mask) for values in (outcome_part[scene.batch.trajectory_index], step_part)
+    )
     old_logprobs = make_learner().logprobs(scene.batch)
     return IterationRecord(
         iteration=3,
-        groups=scene.groups,
-        outcomes=scene.outcomes,
+        played=Played(scene.groups, scene.outcomes, {"rollout/generation_batches": 2.0}),
         pairs=scene.pairs if pairs is None else pairs,
-        data=PolicyBatch(scene.batch, old_logprobs, advantages, scene.batch.weights),
-        outcome_advantages=outcome_part,
-        credit=StepCredit(step_part, rewards, 2 * rewards, {"prm/skipped": 0.0}),
+        data=PolicyBatch(scene.batch, old_logprobs, outcome_tokens + step_tokens, scene.batch.weights),
+        outcome_part=OutcomeAdvantages(outcome_tokens, outcome_part),
+        credit=StepCredit(step_tokens, rewards, 2 * rewards, {"prm/skipped": 0.0}),
         update={"policy/loss": 1.5},
     )
 
@@ -64,9 +70,8 @@ def test_counts_by_hand():
 
 def test_the_share_of_the_step_part_is_0_without_any_advantage():
     record = make_record(make_scene())
-    rows = len(record.data.batch)
     nothing = NoCredit().assign(record.data.batch, record.data.old_logprobs, record.outcomes, record.pairs)
-    data = replace(record.data, advantages=torch.zeros(rows))
+    data = replace(record.data, advantages=torch.zeros_like(record.data.advantages))
     assert iteration_metrics(replace(record, data=data, credit=nothing))["adv/share_step"] == 0.0
 
 
@@ -85,7 +90,8 @@ def test_broken_trajectories_are_counted_but_enter_no_mean():
     scene = make_scene()
     broken = make_trajectory("g2/x", "g2", [], failed=True)
     groups = (*scene.groups[:2], Group("g2", 0, (*scene.groups[2].trajectories, broken)))
-    metrics = iteration_metrics(replace(make_record(scene), groups=groups))
+    record = make_record(scene)
+    metrics = iteration_metrics(replace(record, played=replace(record.played, groups=groups)))
     assert metrics["rollout/failed_frac"] == pytest.approx(1 / 9)
     assert metrics["env/success_rate"] == 3 / 8
 
@@ -126,7 +132,7 @@ def test_each_step_is_shown_with_its_own_credit_in_whatever_order_the_rows_are()
         ),
         credit=StepCredit(
             record.credit.advantages[order],
-            record.credit.implicit_rewards[order],
+            record.credit.step_rewards[order],
             record.credit.attributed[order],
         ),
     )

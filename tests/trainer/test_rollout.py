@@ -5,12 +5,12 @@ from functools import partial
 
 import gymnasium as gym
 import pytest
-import torch
 
 import istar_envs
 from builders import FLOAT32, ScriptedSampler, make_trajectory
 from istar_trainer.batch import collate
-from istar_trainer.config import LearnerConfig, LossConfig
+from istar_trainer.config import LearnerConfig
+from istar_trainer.config_algorithms import LossConfig
 from istar_trainer.errors import PromptTooLong, RolloutError
 from istar_trainer.learner import Optimization, TorchLearner
 from istar_trainer.model import load_model
@@ -159,7 +159,7 @@ def test_a_broken_trajectory_weighs_nothing_in_the_update(tiny_folder):
     batch = collate(trajectories, [group.id for group in groups])
     assert 1 not in batch.trajectory_index
     assert trajectories[1].steps, "it had begun"
-    data = PolicyBatch(batch, learner.logprobs(batch), torch.ones(len(batch)), batch.weights)
+    data = PolicyBatch(batch, learner.logprobs(batch), batch.response_mask.float(), batch.weights)
     metrics = update_policy(learner, data, LossConfig(), LearnerConfig(), seed=0)
     assert metrics["policy/loss"] == pytest.approx(-1.0, abs=1e-6)
 

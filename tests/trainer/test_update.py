@@ -1,22 +1,30 @@
 """One batch into the policy: the first step is plain REINFORCE, rows of weight 0 do not exist."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor
 
 from builders import Scene, assert_same_tensors, gradients, make_learner, make_lm, make_scene
-from istar_trainer.config import LearnerConfig, LossConfig
+from istar_trainer.advantages import spread_over_tokens
+from istar_trainer.config import LearnerConfig
+from istar_trainer.config_algorithms import KlConfig, LossConfig
 from istar_trainer.errors import NonFiniteLoss
 from istar_trainer.learner import TorchLearner
 from istar_trainer.metrics import METRICS
 from istar_trainer.model import forward
-from istar_trainer.update import PolicyBatch, deal, update_policy
+from istar_trainer.update import PolicyBatch, deal, token_rewards, update_policy
 
 AGGREGATIONS = ["step_mean", "token_mean", "trajectory_mean", "constant"]
 
 
 def make_data(scene: Scene, learner: TorchLearner, seed: int = 0) -> PolicyBatch:
-    advantages = torch.randn(len(scene.batch), generator=torch.Generator().manual_seed(seed))
+    """Advantages differ from token to token."""
+    mask = scene.batch.response_mask
+    advantages = torch.where(
+        mask, torch.randn(mask.shape, generator=torch.Generator().manual_seed(seed)), 0.0
+    )
     return PolicyBatch(scene.batch, learner.logprobs(scene.batch), advantages, scene.batch.weights)
 
 
@@ -75,10 +83,10 @@ def test_the_first_step_is_that_of_reinforce(aggregation, micro_batch_tokens):
     model = make_lm()
     logprobs = forward(model, scene.batch, torch.arange(len(scene.batch)), temperature=1.0).logprobs()
     weights = reinforce_weights(scene, aggregation)
-    loss = -(weights * data.advantages[:, None] * logprobs).sum()
+    loss = -(weights * data.advantages * logprobs).sum()
     loss.backward()
     assert_same_tensors(learner.gradients[0], gradients(model), atol=1e-5)
-    value = -float((weights * data.advantages[:, None]).sum())
+    value = -float((weights * data.advantages).sum())
     assert metrics["policy/loss"] == pytest.approx(value, abs=1e-6)
 
 
@@ -121,7 +129,11 @@ def test_a_trajectory_without_weight_has_no_part_in_the_update():
     expected = run(learner, make_data(scene, learner))
     data = make_data(whole, other)
     advantages = data.advantages.clone()
-    advantages[: len(scene.batch)] = make_data(scene, learner).advantages
+    shared = make_data(scene, learner)
+    advantages[: len(scene.batch)] = 0.0
+    advantages[: len(scene.batch)][whole.batch.response_mask[: len(scene.batch)]] = shared.advantages[
+        scene.batch.response_mask
+    ]
     weights = (whole.batch.group_index < 2).float()
     old = make_learner().logprobs(whole.batch)
     metrics = run(other, PolicyBatch(whole.batch, old, advantages, weights))
@@ -170,7 +182,8 @@ def test_favoured_replies_become_more_likely_and_others_less():
     before = learner.logprobs(scene.batch).sum(1)
     advantages = torch.where(scene.batch.step_index == 0, 0.0, 1.0)
     advantages[scene.outcomes.successes[scene.batch.trajectory_index]] *= -1
-    data = PolicyBatch(scene.batch, learner.logprobs(scene.batch), advantages, scene.batch.weights)
+    tokens = spread_over_tokens(advantages, scene.batch.response_mask)
+    data = PolicyBatch(scene.batch, learner.logprobs(scene.batch), tokens, scene.batch.weights)
     for _ in range(5):
         run(learner, data)
     change = learner.logprobs(scene.batch).sum(1) - before
@@ -182,9 +195,7 @@ def test_a_step_beyond_the_clip_range_has_no_gradient():
     scene, learner = make_scene(), make_learner()
     old = learner.logprobs(scene.batch)
     mask = scene.batch.response_mask
-    data = PolicyBatch(
-        scene.batch, torch.where(mask, old - 1, 0.0), torch.ones(len(mask)), scene.batch.weights
-    )
+    data = PolicyBatch(scene.batch, torch.where(mask, old - 1, 0.0), mask.float(), scene.batch.weights)
     metrics = run(learner, data)
     assert metrics["ratio/clip_high_frac"] == 1.0
     assert metrics["policy/grad_norm"] == 0.0
@@ -202,7 +213,7 @@ def test_the_update_leaves_other_models_alone():
 def test_an_advantage_that_is_no_number_stops_the_update_before_any_weight_moved():
     scene, learner = make_scene(), make_learner()
     data = make_data(scene, learner)
-    data.advantages[0] = torch.nan
+    data.advantages[0, scene.batch.response_mask[0]] = torch.nan
     before = learner.snapshot()
     with pytest.raises(NonFiniteLoss, match=r"loss is nan on .* rows of snapshot 0.*not changed"):
         run(learner, data)
@@ -235,3 +246,48 @@ def test_there_are_never_more_parts_than_groups():
 def test_every_value_has_a_registered_name():
     scene, learner = make_scene(), make_learner()
     assert run(learner, make_data(scene, learner)).keys() <= METRICS.keys()
+
+
+def loss_gradient(scene: Scene, data: PolicyBatch, extra) -> dict[str, Tensor]:
+    """Gradient of the plain loss plus something per token, by autograd on the whole batch."""
+    model = make_lm()
+    out = forward(model, scene.batch, torch.arange(len(scene.batch)), temperature=1.0)
+    per_token = extra(out) - data.advantages * (out.logprobs() - data.old_logprobs).exp()
+    (reinforce_weights(scene, "step_mean") * per_token).sum().backward()
+    return gradients(model)
+
+
+@pytest.mark.parametrize("estimator", ["k1", "k2", "k3"])
+def test_the_penalty_on_leaving_the_start_policy_pulls_the_loss(estimator):
+    scene, learner, start = make_scene(), make_learner(micro_batch_tokens=40), make_learner(seed=5)
+    data = replace(make_data(scene, learner), ref_logprobs=start.logprobs(scene.batch))
+    kl = {"coef": 0.5, "estimator": estimator}
+    run(learner, data, kl=kl)
+
+    def penalty(out):
+        d = (out.logprobs() - data.ref_logprobs).clamp(-10, 10)
+        return 0.5 * {"k1": d, "k2": 0.5 * d.square(), "k3": (-d).exp() - 1 + d}[estimator]
+
+    assert_same_tensors(learner.gradients[0], loss_gradient(scene, data, penalty), atol=1e-4)
+    other = make_learner()
+    run(other, data, kl={**kl, "place": "reward"})
+    plain = make_learner()
+    run(plain, data)
+    assert_same_tensors(other.gradients[0], plain.gradients[0])
+
+
+def test_the_entropy_bonus_pulls_the_loss():
+    scene, learner = make_scene(), make_learner(micro_batch_tokens=40)
+    data = make_data(scene, learner)
+    run(learner, data, entropy_coef=0.3)
+    expected = loss_gradient(scene, data, lambda out: -0.3 * out.entropy())
+    assert_same_tensors(learner.gradients[0], expected, atol=1e-4)
+
+
+def test_a_penalty_in_the_reward_is_what_tokens_earn():
+    scene, learner, start = make_scene(), make_learner(), make_learner(seed=5)
+    old, ref = learner.logprobs(scene.batch), start.logprobs(scene.batch)
+    in_reward = KlConfig(coef=0.1, estimator="k1", place="reward")
+    torch.testing.assert_close(token_rewards(in_reward, scene.batch, old, ref), -0.1 * (old - ref))
+    for kl in (None, KlConfig(place="loss")):
+        assert token_rewards(kl, scene.batch, old, ref).eq(0).all()

@@ -1,4 +1,4 @@
-"""From outcomes and implicit step rewards to one advantage per step, then per token.
+"""From outcomes and step rewards to one advantage per step, and per token.
 
 Outcome estimators work on ``trajectories``, step normalisers on ``rows`` (steps). A trajectory
 without a verdict (``has_outcome`` False) and a row that does not count (``valid`` False) get 0 and
@@ -194,25 +194,26 @@ def step_advantage_factors(
 
 
 def combine_advantages(
-    outcome_advantages: Float[Tensor, " trajectories"],
-    step_advantages: Float[Tensor, " rows"],
-    trajectory_index: Int[Tensor, " rows"],
+    outcome_advantages: Float[Tensor, "rows seq"],
+    step_advantages: Float[Tensor, "rows seq"],
     *,
-    step_adv_coef: float,
-) -> Float[Tensor, " rows"]:
-    """Add the two parts of a step's advantage: A = A^E + α·A^S (spec §1.3).
+    replaces_outcome: bool = False,
+) -> Float[Tensor, "rows seq"]:
+    """Add the two parts of a token's advantage: A = A^E + α·A^S (spec §1.3).
 
     Args:
-        outcome_advantages: A^E of each trajectory.
-        step_advantages: A^S of each row.
-        trajectory_index: Trajectory of each row.
-        step_adv_coef: α; 0 gives the outcome part alone, bit for bit.
+        outcome_advantages: A^E of each token.
+        step_advantages: A^S of each token, already scaled by α; where it is 0, the outcome part
+            stays as it is, bit for bit.
+        replaces_outcome: Whether the step part is the whole advantage.
 
     Returns:
-        One advantage per row.
+        One advantage per token.
     """
-    outcome_part = outcome_advantages[trajectory_index]
-    return outcome_part if step_adv_coef == 0 else outcome_part + step_adv_coef * step_advantages
+    if replaces_outcome:
+        return step_advantages
+    total = outcome_advantages + step_advantages
+    return torch.where(step_advantages == 0, outcome_advantages.to(total.dtype), total)
 
 
 def spread_over_tokens(

@@ -14,7 +14,14 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from istar_envs.errors import suggest
-from istar_trainer.masked import at_least_float32, masked_sum, require_unique_steps
+from istar_trainer.gae import gae
+from istar_trainer.masked import (
+    at_least_float32,
+    masked_sum,
+    require_unique_steps,
+    table_places,
+    to_table,
+)
 
 Attribution = Literal["as_published", "shifted", "shifted_to_go"]
 Center = Literal["none", "policy_kl"]
@@ -122,40 +129,51 @@ def attribute_credit(
     if attribution == "as_published":
         return credit
     require_unique_steps(trajectory_ids, step_ids, valid)
-    place = _table_places(trajectory_ids[valid], step_ids[valid])
-    next_centers = F.pad(_to_table(centers[valid], place)[:, 1:], (0, 1))
-    table = _to_table(credit[valid], place) + next_centers
-    if attribution == "shifted_to_go":
-        table = _discounted_to_go(table, gamma)
-    return torch.zeros_like(credit).masked_scatter(valid, table[place])
+    place = table_places(trajectory_ids[valid], step_ids[valid])
+    next_centers = F.pad(to_table(centers[valid], place)[:, 1:], (0, 1))
+    shifted = torch.zeros_like(credit).masked_scatter(
+        valid, (to_table(credit[valid], place) + next_centers)[place]
+    )
+    if attribution == "shifted":
+        return shifted
+    return discounted_to_go(shifted, trajectory_ids, step_ids, valid, gamma=gamma)
 
 
-def _table_places(
-    trajectory_ids: Int[Tensor, " rows"], step_ids: Int[Tensor, " rows"]
-) -> tuple[Int[Tensor, " rows"], Int[Tensor, " rows"]]:
-    """Number the trajectories, and the steps inside each, from 0."""
-    trajectory = torch.unique(trajectory_ids, return_inverse=True)[1]
-    order = step_ids.argsort(stable=True)
-    order = order[trajectory[order].argsort(stable=True)]
-    counts = trajectory.bincount()
-    starts = counts.cumsum(0) - counts
-    position = torch.arange(len(order), device=order.device) - starts[trajectory[order]]
-    return trajectory, torch.empty_like(order).scatter(0, order, position)
+def discounted_to_go(
+    values: Float[Tensor, " rows"],
+    trajectory_ids: Int[Tensor, " rows"],
+    step_ids: Int[Tensor, " rows"],
+    valid: Bool[Tensor, " rows"],
+    *,
+    gamma: float,
+) -> Float[Tensor, " rows"]:
+    """Add up each step's value and all later ones of its trajectory, discounted.
 
+    Implements R_t = Σ_{k≥t} γ^{k−t} r_k of spec §4.6.
 
-def _to_table(
-    values: Float[Tensor, " rows"], place: tuple[Int[Tensor, " rows"], Int[Tensor, " rows"]]
-) -> Float[Tensor, "trajectories steps"]:
-    """Lay row values out as one line per trajectory, 0 after its last step."""
-    height, width = (int(axis.max()) + 1 if len(axis) else 0 for axis in place)
-    return values.new_zeros(height, width).index_put(place, values)
+    Args:
+        values: One value per step.
+        trajectory_ids: Trajectory of each row, any integers.
+        step_ids: Order of the steps inside their trajectory; rows may come in any order.
+        valid: True where a row counts; rows that do not are skipped and get 0.
+        gamma: Discount in [0, 1].
 
+    Returns:
+        The discounted sum of each row.
 
-def _discounted_to_go(
-    table: Float[Tensor, "trajectories steps"], gamma: float
-) -> Float[Tensor, "trajectories steps"]:
-    """Replace each entry by the discounted sum of itself and all later ones of its line."""
-    columns = list(table.unbind(1))
-    for step in range(len(columns) - 2, -1, -1):
-        columns[step] = columns[step] + gamma * columns[step + 1]
-    return torch.stack(columns, dim=1) if columns else table
+    Raises:
+        ValueError: If ``gamma`` is out of range or a step appears twice.
+    """
+    if not 0 <= gamma <= 1:
+        raise ValueError(f"gamma must be in [0, 1], got {gamma}")
+    require_unique_steps(trajectory_ids, step_ids, valid)
+    counted = values[valid]
+    sums = gae(
+        counted,
+        torch.zeros_like(counted),
+        trajectory_ids[valid],
+        step_ids[valid],
+        gamma=torch.full_like(counted, gamma),
+        lam=torch.ones_like(counted),
+    )
+    return torch.zeros_like(values).masked_scatter(valid, sums.to(values.dtype))

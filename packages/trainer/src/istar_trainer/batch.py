@@ -28,6 +28,8 @@ class StepBatch:
         step_index: Number of the step inside its trajectory.
         group_index: Group of each row, 0 … groups-1.
         weights: 1 for real rows, 0 for padding rows.
+        env_rewards: The environment's own reward of each step.
+        observation_ids: Equal iff the environment was in equal states before the steps.
         snapshot_id: Version of the weights that sampled all rows.
     """
 
@@ -39,6 +41,8 @@ class StepBatch:
     step_index: Int[Tensor, " rows"]
     group_index: Int[Tensor, " rows"]
     weights: Float[Tensor, " rows"]
+    env_rewards: Float[Tensor, " rows"]
+    observation_ids: Int[Tensor, " rows"]
     snapshot_id: int
 
     def __len__(self) -> int:
@@ -77,12 +81,16 @@ def collate(trajectories: Sequence[Trajectory], group_ids: Sequence[str]) -> Ste
         )
     padded = pad_steps([step for *_, step in keyed])
     keys = torch.tensor([key[:3] for key in keyed])
+    transitions = [trajectories[number].episode.transitions[step] for number, step, *_ in keyed]
+    seen: dict[str, int] = {}
     return StepBatch(
         *padded,
         trajectory_index=keys[:, 0],
         step_index=keys[:, 1],
         group_index=keys[:, 2],
         weights=torch.ones(len(keyed)),
+        env_rewards=torch.tensor([t.reward for t in transitions]),
+        observation_ids=torch.tensor([seen.setdefault(t.state_key, len(seen)) for t in transitions]),
         snapshot_id=snapshots.pop(),
     )
 

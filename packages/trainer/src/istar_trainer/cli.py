@@ -1,4 +1,4 @@
-"""The command ``istar``: train, sft, eval, rollout, config, doctor, init-tiny, report, serve-model.
+"""The command ``istar``: train, sft, eval, rollout, config, doctor, init-tiny, report, serve-model and more.
 
 Every command answers ``--help``. A mistake ends with one line that says what, where and how to fix
 it, and exit code 2; Ctrl-C ends with 130.
@@ -8,7 +8,7 @@ import contextlib
 import logging
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,6 +20,7 @@ from istar_envs.command_line import Command, run_command
 from istar_envs.errors import IstarError
 from istar_trainer.config import RunConfig
 from istar_trainer.config_files import load_config
+from istar_trainer.credit_truth.options import Options
 
 _T = TypeVar("_T")
 _TYRO = (tyro.conf.AvoidSubcommands, tyro.conf.FlagConversionOff)
@@ -200,6 +201,55 @@ def _serve_model(argv: list[str]) -> int:
     return 0
 
 
+@dataclass
+class CompareArgs:
+    """Compare methods over seeds."""
+
+    config: tyro.conf.Positional[Path]
+    """Comparison file, such as configs/compare_sokoban.yaml."""
+    resume: bool = False
+    """Go on with what is in the comparison's folder."""
+    jobs: int | None = None
+    """Runs at the same time; the file's number by default."""
+
+
+def _compare(argv: list[str]) -> int:
+    """Compare methods × seeds: istar compare CONFIG [--resume] [--jobs N]; exit code 1 if a run failed."""
+    from istar_trainer.compare.display import Display
+    from istar_trainer.compare.pipeline import compare
+    from istar_trainer.compare.plan import load_plan
+
+    args = tyro.cli(CompareArgs, prog="istar compare", args=argv)
+    plan = load_plan(args.config, jobs=args.jobs)
+    with Display() as display:
+        return 0 if compare(plan, resume=args.resume, display=display) else 1
+
+
+@dataclass
+class CreditEvalArgs:
+    """Compare what credit methods give the steps of a run's policy with their true advantages."""
+
+    run_dir: tyro.conf.Positional[Path]
+    """Run folder; nothing in it is changed."""
+    comparison: Options = field(default_factory=Options)
+    """What is compared with what."""
+    out: Path | None = None
+    """Folder of the report; RUN_DIR/credit_truth by default."""
+
+
+def _credit_eval(argv: list[str]) -> int:
+    """Measure how true step credit is: istar credit-eval RUN_DIR [--groups 32] [--truth policy|optimal]."""
+    from istar_trainer.credit_truth.evaluation import evaluate_credit
+    from istar_trainer.credit_truth.report import score_table, write_report
+
+    args = tyro.cli(CreditEvalArgs, prog="istar credit-eval", args=argv, config=(tyro.conf.OmitArgPrefixes,))
+    console = Console(highlight=False)
+    found = evaluate_credit(args.run_dir, args.comparison, console.print)
+    page = write_report(found, args.out or args.run_dir / "credit_truth")
+    console.print(score_table(found, console.width), f"report: {page}")
+    return 0
+
+
 _COMMANDS: dict[str, Command] = {
     "train": _train,
     "sft": _sft,
@@ -210,6 +260,8 @@ _COMMANDS: dict[str, Command] = {
     "init-tiny": _init_tiny,
     "report": _report,
     "serve-model": _serve_model,
+    "compare": _compare,
+    "credit-eval": _credit_eval,
 }
 
 

@@ -6,12 +6,13 @@ unless its text says otherwise.
 """
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from istar_judges.pairs import PairRule
-from istar_trainer.config_base import BARE_WORD, Section
+from istar_trainer.config_algorithms import AlgorithmConfig, DapoConfig, RlooConfig
+from istar_trainer.config_base import Section
+from istar_trainer.config_credits import CreditConfig, IstarCredit, PrmConfig
 from istar_trainer.config_judge import JudgeConfig
 
 
@@ -20,7 +21,7 @@ class EnvConfig(Section):
 
     id: str = "istar/Sokoban-v0"
     """Registered environment id."""
-    kwargs: dict[str, Any] = Field(default={})
+    kwargs: dict[str, Any] = Field(default_factory=dict)
     """Keyword arguments of the environment, except ``split``."""
     template: str = "bare-v1"
     """Prompt template: a shipped name or the path of a .toml file."""
@@ -117,117 +118,6 @@ class LearnerConfig(Section):
         return rise * (1.0 - (1.0 - self.final_lr_frac) * iteration / iterations)
 
 
-class LossConfig(Section):
-    """The policy loss (shared by all algorithms)."""
-
-    ratio: Literal["token", "step_product", "step_geo"] = "token"
-    """Importance ratio: per token, product over a step (the paper's formula), or its geometric mean."""
-    aggregation: Literal["step_mean", "token_mean", "trajectory_mean", "constant"] = "step_mean"
-    """How per-token losses are averaged; ``step_mean`` is the paper's 1/(N·T)."""
-    constant_length: int = Field(default=1, ge=1)
-    """Divisor of ``aggregation: constant``, in tokens."""
-    clip_low: float = Field(default=0.2, gt=0, lt=1)
-    """ε below 1."""
-    clip_high: float = Field(default=0.2, gt=0)
-    """ε above 1."""
-    dual_clip: float | None = Field(default=None, gt=1)
-    """Cap c·|A| on the loss of negative advantages; null for none."""
-
-
-class RlooConfig(Section):
-    """REINFORCE leave-one-out (Ahmadian et al. 2024): own outcome minus the mean of the others."""
-
-    type: Literal["rloo"] = "rloo"
-    loss: LossConfig = LossConfig()
-
-
-class GrpoConfig(Section):
-    """Group-relative policy optimization (Shao et al. 2024): outcomes standardized in the group."""
-
-    type: Literal["grpo"] = "grpo"
-    loss: LossConfig = LossConfig()
-    std: Literal["population", "unbiased", "none"] = "unbiased"
-    """Divisor: standard deviation of the group's outcomes, or none (Dr. GRPO)."""
-
-
-class NoCredit(Section):
-    """Outcome advantages only."""
-
-    type: Literal["none"] = "none"
-
-
-class WarmUp(Section):
-    """When the step advantage may speak (spec: α warm-up)."""
-
-    pair_acc: float = Field(default=0.55, ge=0, le=1)
-    """Prequential pair accuracy that the PRM must reach."""
-    window: int = Field(default=5, ge=1)
-    """Iterations over which it must hold."""
-    start_at: int = Field(default=0, ge=0)
-    """Not before this iteration."""
-
-
-class IstarCredit(Section):
-    """iStar: implicit step rewards of an online PRM (Eq. 1–5)."""
-
-    type: Literal["istar"] = "istar"
-    step_adv_coef: float = Field(default=1.0, ge=0)
-    """α, weight of the step advantage."""
-    attribution: Literal["as_published", "shifted", "shifted_to_go"] = "as_published"
-    """Which step receives what: r_t itself, or its action part plus the offset of the state it led to."""
-    gamma: float = Field(default=0.9, ge=0, le=1)
-    """Discount of ``shifted_to_go``."""
-    center: Literal["none", "policy_kl"] = "none"
-    """Whether the state offset c(h) = −β KL(π_old‖π_φ) is split off; required by both shifted forms."""
-    groups: Literal["all", "with_pairs"] = "all"
-    """Which groups receive step advantages."""
-    norm: Literal["mean_std", "rloo", "maxabs", "none"] = "mean_std"
-    """Normalization of step rewards."""
-    scope: Literal["group", "batch"] = "group"
-    """Steps that a step is compared with."""
-    on_degenerate_groups: bool = True
-    """Whether groups whose outcomes are all equal still receive step advantages."""
-    floor_factor: float = Field(default=10.0, ge=0)
-    """The smallest standard deviation taken seriously, in multiples of the measured noise."""
-    warm_up: WarmUp | None = None
-    """α is 0 until the PRM has shown itself; null switches it on at once, as in the paper."""
-
-    @model_validator(mode="after")
-    def _shifted_needs_center(self) -> "IstarCredit":
-        if self.attribution != "as_published" and self.center == "none":
-            raise ValueError(
-                f"attribution: {self.attribution} moves the state offset, so it needs center: policy_kl"
-            )
-        return self
-
-
-class PrmConfig(Section):
-    """The implicit process reward model."""
-
-    beta: float = Field(default=0.05, gt=0)
-    """β, temperature of the implicit reward."""
-    lr: float = Field(default=1e-6, gt=0)
-    """AdamW learning rate; the paper's value for 7B models."""
-    weight_decay: float = Field(default=0.0, ge=0)
-    """AdamW weight decay."""
-    grad_clip: float = Field(default=10.0, gt=0)
-    """Largest gradient norm."""
-    update_order: Literal["before", "after"] = "before"
-    """Whether the PRM learns from a batch before or after it scores that batch."""
-    updates_per_iteration: int = Field(default=1, ge=1)
-    """Optimizer updates on each batch."""
-    anchor: Literal["persistent", "reset", "ema"] = "persistent"
-    """What happens to π_φ between iterations: nothing, back to π_old, or a step towards π_old."""
-    ema: float = Field(default=0.9, ge=0, le=1)
-    """Share of itself that π_φ keeps with ``anchor: ema``."""
-    score: Literal["sum", "mean", "centered_sum", "token_norm"] = "sum"
-    """Trajectory score of the pair loss: sum over steps (Eq. 2), their mean, centred sum, or per token."""
-    pair_rule: PairRule = PairRule()
-    """How outcomes become pairs."""
-    pair_weight: Literal["group", "pair"] = "group"
-    """Whether groups or pairs weigh the same."""
-
-
 class EvalConfig(Section):
     """Held-out evaluation on fixed task lists."""
 
@@ -250,10 +140,6 @@ class CheckpointConfig(Section):
     """Iterations between checkpoints."""
     keep: int = Field(default=2, ge=1)
     """Newest checkpoints kept."""
-
-
-AlgorithmConfig = Annotated[RlooConfig | GrpoConfig, Field(discriminator="type"), BARE_WORD]
-CreditConfig = Annotated[NoCredit | IstarCredit, Field(discriminator="type"), BARE_WORD]
 
 
 class RunConfig(Section):
@@ -295,5 +181,16 @@ class RunConfig(Section):
             raise ValueError(
                 f"verifier: {self.verifier} with judge.model: {self.judge.model!r}; a model judges with "
                 "verifier: llm and judge.model set, and not otherwise"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _overlong_ramp_fits(self) -> "RunConfig":
+        limit = self.rollout.max_response_tokens
+        overlong = self.algorithm.overlong if isinstance(self.algorithm, DapoConfig) else None
+        if overlong is not None and overlong.buffer > limit:
+            raise ValueError(
+                f"algorithm.overlong.buffer: {overlong.buffer} is wider than "
+                f"rollout.max_response_tokens: {limit}"
             )
         return self

@@ -6,13 +6,15 @@ differs.
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
 from pydantic import BaseModel, ValidationError
 
 from istar_envs.errors import ConfigError, suggest
 from istar_trainer.config import RunConfig
+
+_Model = TypeVar("_Model", bound=BaseModel)
 
 
 def load_config(path: Path, *, algorithm: str | None = None, credit: str | None = None) -> RunConfig:
@@ -32,10 +34,26 @@ def load_config(path: Path, *, algorithm: str | None = None, credit: str | None 
         tree["algorithm"] = _switch(tree.get("algorithm"), algorithm, keep=("loss",))
     if credit is not None:
         tree["credit"] = _switch(tree.get("credit"), credit, keep=())
+    return validated(RunConfig, tree, str(path))
+
+
+def validated(model: type[_Model], tree: Mapping[str, Any], where: str) -> _Model:
+    """Make a configuration from plain values.
+
+    Args:
+        model: Its class.
+        tree: Plain values.
+        where: What the values are from, for the message.
+
+    Raises:
+        ConfigError: If there are unknown keys or values out of range; names all of them, and the
+            nearest known key.
+    """
     try:
-        return RunConfig.model_validate(tree)
+        return model.model_validate(tree)
     except ValidationError as error:
-        raise ConfigError(f"{path}: " + "; ".join(_explain(e) for e in error.errors())) from error
+        mistakes = "; ".join(_explain(e, model) for e in error.errors())
+        raise ConfigError(f"{where}: {mistakes}") from error
 
 
 def read_tree(path: Path, seen: Sequence[Path] = ()) -> dict[str, Any]:
@@ -46,6 +64,19 @@ def read_tree(path: Path, seen: Sequence[Path] = ()) -> dict[str, Any]:
     """
     if path in seen:
         raise ConfigError(f"{path}: base files name each other: {' → '.join(map(str, [*seen, path]))}.")
+    tree = read_mapping(path)
+    base = tree.pop("base", None)
+    if base is None:
+        return tree
+    return merge(read_tree(path.parent / str(base), [*seen, path]), tree)
+
+
+def read_mapping(path: Path) -> dict[str, Any]:
+    """Read one YAML file as plain values, as it stands.
+
+    Raises:
+        ConfigError: If the file is missing or is no mapping.
+    """
     try:
         tree = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
     except OSError as error:
@@ -59,10 +90,7 @@ def read_tree(path: Path, seen: Sequence[Path] = ()) -> dict[str, Any]:
         raise ConfigError(
             f"{path}: a configuration is a mapping of keys to values, not {type(tree).__name__}."
         )
-    base = tree.pop("base", None)
-    if base is None:
-        return tree
-    return merge(read_tree(path.parent / str(base), [*seen, path]), tree)
+    return tree
 
 
 def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
@@ -87,20 +115,19 @@ def _switch(section: Any, word: str, *, keep: Sequence[str]) -> dict[str, Any]:
     return {"type": word, **{key: old[key] for key in keep if key in old}}
 
 
-def _explain(error: Any) -> str:
+def _explain(error: Any, model: type[BaseModel]) -> str:
     """Say what is wrong at which key."""
     where = ".".join(str(part) for part in error["loc"])
     if error["type"] != "extra_forbidden":
         return f"{where or 'configuration'}: {error['msg']} (got {error['input']!r})"
-    known = _keys_at(error["loc"][:-1])
+    known = _keys_at(model, error["loc"][:-1])
     return f"unknown key {where}.{suggest(str(error['loc'][-1]), known)}"
 
 
-def _keys_at(path: Sequence[Any]) -> list[str]:
+def _keys_at(model: type[BaseModel], path: Sequence[Any]) -> list[str]:
     """Return the known keys of the section at a path; tags of unions are part of the path."""
-    fields: Any = RunConfig.model_fields
-    names = list(fields)
-    options: list[type[BaseModel]] = [RunConfig]
+    names = list(model.model_fields)
+    options: list[type[BaseModel]] = [model]
     for part in path:
         fitting = [m.model_fields[part].annotation for m in options if part in m.model_fields]
         if fitting:

@@ -11,9 +11,11 @@ from pathlib import Path
 import torch
 from rich.table import Table
 
-from istar_trainer import config as cfg
-from istar_trainer.advantages import rloo_advantages
+from istar_trainer.advantages import rloo_advantages, spread_over_tokens
 from istar_trainer.batch import collate
+from istar_trainer.config import LearnerConfig, RunConfig
+from istar_trainer.config_algorithms import LossConfig
+from istar_trainer.config_credits import NoCredit
 from istar_trainer.folder import describe_machine
 from istar_trainer.learner import Optimization
 from istar_trainer.rollout import Task
@@ -49,7 +51,7 @@ def check_update_with_lr_zero() -> dict[str, tuple[float, bool]]:
     Returns:
         Each check with its value and whether it holds.
     """
-    config = cfg.RunConfig(credit=cfg.NoCredit())
+    config = RunConfig(credit=NoCredit())
     with tempfile.TemporaryDirectory() as folder:
         env = make_env(config.env, "train")
         path = init_tiny(
@@ -79,8 +81,9 @@ def check_update_with_lr_zero() -> dict[str, tuple[float, bool]]:
     returns = torch.tensor([t.episode.episode_return for g in groups for t in g.trajectories])
     trajectory_groups = torch.arange(4).repeat_interleave(4)
     advantages = rloo_advantages(returns, trajectory_groups, torch.ones(16, dtype=torch.bool))
-    data = PolicyBatch(batch, old, advantages[batch.trajectory_index], batch.weights)
-    metrics = update_policy(learner, data, cfg.LossConfig(), cfg.LearnerConfig(lr=0.0), seed=0)
+    tokens = spread_over_tokens(advantages[batch.trajectory_index], batch.response_mask)
+    data = PolicyBatch(batch, old, tokens, batch.weights)
+    metrics = update_policy(learner, data, LossConfig(), LearnerConfig(lr=0.0), seed=0)
     mismatch = float((old - batch.sampler_logprobs)[batch.response_mask].abs().max())
     moved = max(float((v - before[k]).abs().max()) for k, v in learner.snapshot().items())
     deviation = metrics["ratio/first_minibatch_max_dev"]

@@ -29,18 +29,20 @@ PairWeighting = Literal["group", "pair"]
 
 
 @dataclass(frozen=True)
-class PairLoss:
-    """What the pair loss yields.
+class ScoreLoss:
+    """What a loss on trajectory scores yields.
 
     Attributes:
-        loss: Weighted loss over all pairs; carries the gradient of the scores.
-        coefficients: ∂loss/∂score of every trajectory, detached; 0 for trajectories in no pair.
-        margins: Score of the preferred minus score of the rejected, detached, one per pair.
+        loss: Weighted loss over all pairs or labels; carries the gradient of the scores.
+        coefficients: ∂loss/∂score of every trajectory, detached; 0 for trajectories in no pair and
+            without a label.
+        margins: How far each pair or label is on its right side, detached: score of the preferred
+            minus score of the rejected, or the score with the sign of its label.
     """
 
     loss: Float[Tensor, ""]
     coefficients: Float[Tensor, " trajectories"]
-    margins: Float[Tensor, " pairs"]
+    margins: Float[Tensor, " examples"]
 
 
 def token_log_ratios(
@@ -187,7 +189,7 @@ def pair_loss(
     rejected: Int[Tensor, " pairs"],
     weights: Float[Tensor, " pairs"],
     targets: Float[Tensor, " pairs"] | None = None,
-) -> PairLoss:
+) -> ScoreLoss:
     """Bradley–Terry loss of the trajectory scores on preference pairs.
 
     Implements Σ w·(−p·log σ(Δ) − (1 − p)·log σ(−Δ)) of spec §1.2 and §3.2 with Δ the score margin,
@@ -206,14 +208,52 @@ def pair_loss(
     exact = scores.double()
     margins = exact[preferred] - exact[rejected]
     certainty = torch.ones_like(margins) if targets is None else targets.double()
-    losses = -certainty * F.logsigmoid(margins) - (1 - certainty) * F.logsigmoid(-margins)
-    slopes = ((1 - certainty) * margins.sigmoid() - certainty * (-margins).sigmoid()) * weights
+    losses, slopes = _logistic(margins, certainty, weights)
     coefficients = torch.zeros_like(exact).index_add(0, preferred, slopes).index_add(0, rejected, -slopes)
-    return PairLoss(
-        loss=(weights * losses).sum().to(scores.dtype),
+    return ScoreLoss(
+        loss=losses.sum().to(scores.dtype),
         coefficients=coefficients.detach().to(scores.dtype),
         margins=margins.detach().to(scores.dtype),
     )
+
+
+def label_loss(
+    scores: Float[Tensor, " trajectories"],
+    labels: Float[Tensor, " trajectories"],
+    has_label: Bool[Tensor, " trajectories"],
+) -> ScoreLoss:
+    """Cross-entropy of the trajectory scores, as logits, with success labels.
+
+    Implements the mean of BCE(σ(S), y) of spec §4.7.
+
+    Args:
+        scores: Score S of each trajectory; carries gradient.
+        labels: 1 for success, 0 for failure; in between for a share.
+        has_label: True where a trajectory counts.
+
+    Returns:
+        Loss, coefficients, and margins of the trajectories that count. Without any, the loss and all
+        gradients are exactly 0.
+    """
+    exact, targets = torch.where(has_label, scores.double(), 0.0), labels.double()
+    weights = has_label.double() / has_label.sum().clamp_min(1)
+    losses, slopes = _logistic(exact, targets, weights)
+    return ScoreLoss(
+        loss=losses.sum().to(scores.dtype),
+        coefficients=slopes.detach().to(scores.dtype),
+        margins=(exact * (2 * targets - 1))[has_label].detach().to(scores.dtype),
+    )
+
+
+def _logistic(
+    logits: Float[Tensor, " examples"],
+    targets: Float[Tensor, " examples"],
+    weights: Float[Tensor, " examples"],
+) -> tuple[Float[Tensor, " examples"], Float[Tensor, " examples"]]:
+    """Weighted cross-entropy of each example, and its derivative by the logit."""
+    losses = -targets * F.logsigmoid(logits) - (1 - targets) * F.logsigmoid(-logits)
+    slopes = (1 - targets) * logits.sigmoid() - targets * (-logits).sigmoid()
+    return losses * weights, slopes * weights
 
 
 def two_pass_surrogate(

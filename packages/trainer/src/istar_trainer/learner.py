@@ -1,7 +1,8 @@
 """Who owns a model and its optimizer: the protocol, and the one-process implementation.
 
-The training loop and the PRM know only ``Learner``. A loss is given as a function from the
-logprobs of some rows to a scalar, so that micro-batches can be summed without holding their graphs.
+The training loop and the PRM know only ``LanguageModel`` and ``Learner``. A loss is given as a
+function from the logprobs of some rows to a scalar, so that micro-batches can be summed without
+holding their graphs.
 """
 
 import math
@@ -23,8 +24,8 @@ TokenValue = Callable[[Forward, Int[Tensor, " some"]], Float[Tensor, "some seq"]
 """Maps the forward pass of some rows to one value per token."""
 
 
-class Learner(Protocol):
-    """Owns a model and its optimizer."""
+class LanguageModel(Protocol):
+    """A causal language model that reads batches."""
 
     def logprobs(self, batch: StepBatch) -> Float[Tensor, "rows seq"]:
         """Log-probability of every response token under the current weights; no gradient."""
@@ -37,6 +38,10 @@ class Learner(Protocol):
     def token_values(self, batch: StepBatch, value: TokenValue) -> Float[Tensor, "rows seq"]:
         """Any per-token function of the model's logits; no gradient."""
         ...
+
+
+class Learner(LanguageModel, Protocol):
+    """Owns a model and its optimizer."""
 
     def backward(self, batch: StepBatch, loss: RowLoss, rows: Int[Tensor, " some"] | None = None) -> float:
         """Accumulate the gradient of a loss that is a sum over rows; returns the loss."""
@@ -58,6 +63,14 @@ class Learner(Protocol):
         """Replace the weights; the optimizer state stays."""
         ...
 
+    def state(self) -> dict[str, Any]:
+        """Return the optimizer's state for a checkpoint."""
+        ...
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Restore the optimizer's state."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Optimization:
@@ -74,29 +87,19 @@ class Optimization:
     grad_clip: float
 
 
-class TorchLearner:
-    """A model and AdamW in this process.
+class TorchModel:
+    """A model in this process that is only read.
 
     Args:
-        model: Causal LM with fp32 master weights.
-        optimization: Learning rate and friends.
+        model: Causal LM.
         temperature: Divides the logits wherever logprobs are taken.
         micro_batch_tokens: Padded tokens per forward pass.
     """
 
-    def __init__(
-        self, model: nn.Module, optimization: Optimization, *, temperature: float, micro_batch_tokens: int
-    ) -> None:
+    def __init__(self, model: nn.Module, *, temperature: float, micro_batch_tokens: int) -> None:
         self.model = model
-        self.optimization = optimization
         self.temperature = temperature
         self.micro_batch_tokens = micro_batch_tokens
-        self.optimizer = torch.optim.AdamW(
-            [p for p in model.parameters() if p.requires_grad],
-            lr=optimization.lr,
-            betas=(0.9, 0.999),
-            weight_decay=optimization.weight_decay,
-        )
 
     def logprobs(self, batch: StepBatch) -> Float[Tensor, "rows seq"]:
         """Log-probability of every response token under the current weights; no gradient."""
@@ -121,6 +124,29 @@ class TorchLearner:
         for rows in micro_batches(batch, self.micro_batch_tokens):
             result[rows] = value(self.forward(batch, rows), rows)
         return result
+
+
+class TorchLearner(TorchModel):
+    """A model and AdamW in this process.
+
+    Args:
+        model: Causal LM with fp32 master weights.
+        optimization: Learning rate and friends.
+        temperature: Divides the logits wherever logprobs are taken.
+        micro_batch_tokens: Padded tokens per forward pass.
+    """
+
+    def __init__(
+        self, model: nn.Module, optimization: Optimization, *, temperature: float, micro_batch_tokens: int
+    ) -> None:
+        super().__init__(model, temperature=temperature, micro_batch_tokens=micro_batch_tokens)
+        self.optimization = optimization
+        self.optimizer = torch.optim.AdamW(
+            [p for p in model.parameters() if p.requires_grad],
+            lr=optimization.lr,
+            betas=(0.9, 0.999),
+            weight_decay=optimization.weight_decay,
+        )
 
     def backward(self, batch: StepBatch, loss: RowLoss, rows: Int[Tensor, " some"] | None = None) -> float:
         """Accumulate the gradient of a loss that is a sum over rows.

@@ -1,4 +1,4 @@
-"""Policy loss: ratio forms, clipping, KL estimators, entropy and aggregation.
+"""Policy and value losses: ratio forms, clipping, KL estimators, entropy and aggregation.
 
 Every function yields one value per token; ``aggregation_weights``, computed once on the whole
 batch, says how they add up, and ``aggregate`` is that dot product. A micro-batch slices its rows
@@ -110,6 +110,33 @@ def clipped_policy_loss(
     if dual_clip is None:
         return loss
     return torch.where(advantages < 0, torch.minimum(loss, -dual_clip * advantages), loss)
+
+
+def clipped_value_loss(
+    values: Float[Tensor, "rows seq"],
+    old_values: Float[Tensor, "rows seq"],
+    returns: Float[Tensor, "rows seq"],
+    *,
+    clip: float | None,
+) -> Float[Tensor, "rows seq"]:
+    """Half the squared error of the value, or of the value held near its old one if that is larger.
+
+    Implements ½·max((V − R)², (clip(V, V_old ± c) − R)²) of spec §4.1.
+
+    Args:
+        values: The critic's values; carries gradient.
+        old_values: Its values before the update; no gradient.
+        returns: What they should have been; no gradient.
+        clip: How far c a value may move before its gradient stops; None for no limit.
+
+    Returns:
+        Loss of each token.
+    """
+    errors = (values - returns).square()
+    if clip is None:
+        return 0.5 * errors
+    held = old_values + (values - old_values).clamp(-clip, clip)
+    return 0.5 * torch.maximum(errors, (held - returns).square())
 
 
 def kl_penalty(

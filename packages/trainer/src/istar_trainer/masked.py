@@ -281,3 +281,40 @@ def require_unique_steps(
             f"step {step} of trajectory {trajectory} appears in {int(counts.max())} rows that count; "
             "fill batches with rows of weight 0 instead of copies"
         )
+
+
+def table_places(
+    sequence_ids: Int[Tensor, " items"], positions: Int[Tensor, " items"]
+) -> tuple[Int[Tensor, " items"], Int[Tensor, " items"]]:
+    """Number the sequences, and the items inside each by their order, from 0.
+
+    Args:
+        sequence_ids: Sequence of each item, any integers.
+        positions: Order of the items inside their sequence; they need not be consecutive.
+
+    Returns:
+        Line and column of each item in a table with one sequence per line.
+    """
+    sequence = torch.unique(sequence_ids, return_inverse=True)[1]
+    order = positions.argsort(stable=True)
+    order = order[sequence[order].argsort(stable=True)]
+    counts = sequence.bincount()
+    starts = counts.cumsum(0) - counts
+    column = torch.arange(len(order), device=order.device) - starts[sequence[order]]
+    return sequence, torch.empty_like(order).scatter(0, order, column)
+
+
+def to_table(
+    values: Float[Tensor, " items"], place: tuple[Int[Tensor, " items"], Int[Tensor, " items"]]
+) -> Float[Tensor, "sequences longest"]:
+    """Lay values out as one line per sequence, 0 after its last item.
+
+    Args:
+        values: One value per item.
+        place: From ``table_places``.
+
+    Returns:
+        The table; ``table[place]`` gives the values back.
+    """
+    height, width = (int(axis.max()) + 1 if len(axis) else 0 for axis in place)
+    return values.new_zeros(height, width).index_put(place, values)

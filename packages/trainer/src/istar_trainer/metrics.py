@@ -8,7 +8,7 @@ import json
 import math
 import os
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -246,31 +246,58 @@ def warn_if_contradictory(values: Record, history: Sequence[Record]) -> list[str
     num_pairs = values.get("pairs/num", 0.0)
     if num_pairs > 0 and values.get("prm/grad_norm") == 0:
         found["prm-without-gradient"] = f"prm/grad_norm is 0 with pairs/num = {num_pairs:g}"
-    accuracies = _latest("prm/pair_acc", [*history, values], _WINDOW) if "prm/pair_acc" in values else []
-    if len(accuracies) == _WINDOW and sum(accuracies) / _WINDOW < 0.45:
-        mean = sum(accuracies) / _WINDOW
-        found["prm-worse-than-chance"] = f"prm/pair_acc is {mean:.3f} on average over {_WINDOW} iterations"
     clipped = values.get("ratio/first_minibatch_clip_frac", 0.0)
     if clipped > 0:
         found["clipped-before-update"] = f"ratio/first_minibatch_clip_frac is {clipped:.4g}, must be 0"
     if values.get("judge/canary_drifted", 0.0) > 0:
         names = ("judge/canary_shift", "judge/canary_changed_frac", "judge/canary_failed_frac")
         found["judge-drift"] = ", ".join(f"{n} is {values[n]:.3g}" for n in names if n in values)
+    for trend in _TRENDS:
+        mean = _latest_mean(trend, [*history, values]) if trend.names[0] in values else None
+        if mean is not None and trend.is_bad(mean):
+            shown = " − ".join(trend.names)
+            found[trend.warning] = f"{shown} is {mean:.3g} on average over {_WINDOW} iterations"
     return [f"{name}: {what}. See docs/metrics.md#{name}." for name, what in found.items()]
 
 
 _WINDOW: Final = 20
 
 
-def _latest(name: str, records: Sequence[Record], count: int) -> list[float]:
-    """Return the latest finite values of a metric, newest first, at most ``count``."""
+@dataclass(frozen=True, slots=True)
+class _Trend:
+    """A warning about the mean of a value, or of the difference of two, over the latest iterations."""
+
+    warning: str
+    names: tuple[str, ...]
+    is_bad: Callable[[float], bool]
+
+    def value(self, record: Record) -> float:
+        first, *rest = (record.get(name, math.nan) for name in self.names)
+        return first - sum(rest)
+
+
+_TRENDS: Final = (
+    _Trend("prm-worse-than-chance", ("prm/pair_acc",), lambda mean: mean < 0.45),
+    _Trend("prm-overfits", ("prm/pair_acc_in_sample", "prm/pair_acc"), lambda mean: mean > 0.4),
+    _Trend("prm-saturated", ("prm/saturation",), lambda mean: mean < 0.001),
+    _Trend("credit-within-noise", ("step_reward/std", "adv/std_floor"), lambda mean: mean < 0),
+    _Trend("credit-at-chance", ("prm/fresh_state_auc",), lambda mean: mean < 0.5),
+    _Trend("credit-of-states", ("credit/state_frac",), lambda mean: mean > 0.95),
+    _Trend("credit-follows-length", ("prm/corr_len",), lambda mean: abs(mean) > 0.8),
+    _Trend("credit-follows-time", ("prm/corr_step_index",), lambda mean: abs(mean) > 0.8),
+)
+
+
+def _latest_mean(trend: _Trend, records: Sequence[Record]) -> float | None:
+    """Average the latest finite values of a trend; None if there are too few."""
     found: list[float] = []
     for record in reversed(records):
-        if math.isfinite(record.get(name, math.nan)):
-            found.append(record[name])
-            if len(found) == count:
-                break
-    return found
+        value = trend.value(record)
+        if math.isfinite(value):
+            found.append(value)
+            if len(found) == _WINDOW:
+                return sum(found) / _WINDOW
+    return None
 
 
 def _complete_lines(path: Path) -> list[tuple[str, dict[str, float]]]:

@@ -13,12 +13,14 @@ import torch
 
 from istar_envs.templates import load_template
 from istar_trainer.config import RunConfig
+from istar_trainer.config_credits import OracleCredit, methods_of
 from istar_trainer.evaluate import evaluate, expert_baseline, listed_tasks, random_baseline
 from istar_trainer.folder import RunFolder
 from istar_trainer.judging import check_judging
 from istar_trainer.learner import Optimization
 from istar_trainer.metrics import MetricsLog
 from istar_trainer.model import num_parameters
+from istar_trainer.oracle import require_optimum
 from istar_trainer.progress import Progress
 from istar_trainer.report import build_report
 from istar_trainer.setup import (
@@ -83,11 +85,14 @@ def check_names(config: RunConfig) -> None:
     """Open what the configuration names, so that a misspelt name leaves no run folder behind.
 
     Raises:
-        IstarError: If the environment, its options, the template or the judge do not exist.
+        IstarError: If the environment, its options, the template or the judge do not exist, or the
+            environment lacks what the credit method needs.
     """
     load_template(config.env.template)
     env = make_env(config.env, "train")
     check_judging(config, env)
+    if any(isinstance(method, OracleCredit) for method in methods_of(config.credit)):
+        require_optimum(env)
     env.close()
 
 

@@ -188,7 +188,7 @@ def plot_run(records: Sequence[Record], folder: Path) -> list[Path]:
             figure = draw_chart(chart, records)
             if figure is None:
                 continue
-            for ending, data in (("png", _bytes_of(figure, "png")), ("svg", _bytes_of(figure, "svg"))):
+            for ending, data in (("png", figure_bytes(figure, "png")), ("svg", figure_bytes(figure, "svg"))):
                 path = folder / f"{chart.name}.{ending}"
                 path.write_bytes(data)
                 written.append(path)
@@ -211,9 +211,12 @@ def inline_svg(chart: Chart, records: Sequence[Record], colours: Mapping[str, st
         The element, without ids that would clash on a page; None if no curve has a value.
     """
     figure = draw_chart(chart, records)
-    if figure is None:
-        return None
-    svg = _bytes_of(figure, "svg").decode()
+    return None if figure is None else page_svg(figure, colours)
+
+
+def page_svg(figure: Any, colours: Mapping[str, str]) -> str:
+    """Write a figure as an ``<svg>`` element for a web page; see ``inline_svg``."""
+    svg = figure_bytes(figure, "svg").decode()
     for pattern, text in _UNWANTED_ON_A_PAGE:
         svg = re.sub(pattern, text, svg, flags=re.DOTALL)
     for colour, shown in colours.items():
@@ -243,7 +246,18 @@ def draw_chart(chart: Chart, records: Sequence[Record]) -> Any | None:
         axes.axhline(chart.level, color=INK, linewidth=0.8, linestyle=":")
     for curve, iterations, values, ends in series:
         _draw_curve(axes, curve, iterations, values, ends)
-    _dress(axes, chart, has_legend=len(chart.curves) > 1)
+    has_legend = len(chart.curves) > 1
+    dress(axes, chart.title, chart.unit, pad=20 if has_legend else 8)
+    if has_legend:
+        axes.legend(
+            fontsize=8,
+            frameon=False,
+            labelcolor=INK,
+            ncols=len(chart.curves),
+            loc="lower left",
+            bbox_to_anchor=(-0.02, 0.98),
+            columnspacing=1.2,
+        )
     return figure
 
 
@@ -279,39 +293,34 @@ def _draw_curve(
         axes.fill_between(iterations, lows, highs, color=curve.colour, alpha=0.18, linewidth=0)
 
 
-def _dress(axes: Any, chart: Chart, *, has_legend: bool) -> None:
-    """Set title, axes and legend: few lines, one colour of ink."""
+def dress(axes: Any, title: str, unit: str, *, pad: int = 8) -> None:
+    """Set title and axes over the iterations: few lines, one colour of ink.
+
+    Args:
+        axes: Axes of matplotlib.
+        title: What a reader sees.
+        unit: Unit of the vertical axis; ``share`` is shown in percent.
+        pad: Points between title and axes, for a legend.
+    """
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-    axes.set_title(
-        chart.title, loc="left", fontsize=10, color=INK, fontweight="bold", pad=20 if has_legend else 8
-    )
+    axes.set_title(title, loc="left", fontsize=10, color=INK, fontweight="bold", pad=pad)
     axes.set_xlabel("iteration", fontsize=9, color=INK)
     axes.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10], integer=True))
     axes.yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
-    if chart.unit == "share":
+    if unit == "share":
         axes.yaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{round(100 * share, 6):g}%"))
     else:
-        axes.set_ylabel(chart.unit, fontsize=9, color=INK)
+        axes.set_ylabel(unit, fontsize=9, color=INK)
     axes.tick_params(colors=INK, labelsize=8.5, length=0)
     axes.grid(axis="y", color=FAINT, linewidth=0.8)
     axes.set_axisbelow(True)
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.spines["bottom"].set_color(FAINT)
-    if has_legend:
-        axes.legend(
-            fontsize=8,
-            frameon=False,
-            labelcolor=INK,
-            ncols=len(chart.curves),
-            loc="lower left",
-            bbox_to_anchor=(-0.02, 0.98),
-            columnspacing=1.2,
-        )
 
 
-def _bytes_of(figure: Any, form: str) -> bytes:
-    """Encode a figure; equal figures give equal bytes."""
+def figure_bytes(figure: Any, form: str) -> bytes:
+    """Encode a figure as ``png`` or ``svg``; equal figures give equal bytes."""
     import matplotlib as mpl
 
     out = io.BytesIO()

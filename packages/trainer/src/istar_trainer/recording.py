@@ -5,12 +5,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from jaxtyping import Float
-from torch import Tensor
 
-from istar_trainer.credit import BatchOutcomes, StepCredit
+from istar_trainer.algorithms import OutcomeAdvantages
+from istar_trainer.collect import Played
+from istar_trainer.credits import BatchOutcomes, StepCredit
+from istar_trainer.losses import kl_penalty
+from istar_trainer.masked import masked_mean
 from istar_trainer.prm import Pairs
 from istar_trainer.records import Group, Trajectory
+from istar_trainer.state_credit import action_ids, state_auc, variance_shares
 from istar_trainer.update import PolicyBatch
 
 
@@ -20,23 +23,31 @@ class IterationRecord:
 
     Attributes:
         iteration: Counted from 0.
-        groups: What was played.
-        outcomes: What the judge said.
+        played: Groups and outcomes.
         pairs: What the PRM learnt from.
         data: Rows, old logprobs and advantages.
-        outcome_advantages: A^E of each trajectory.
+        outcome_part: A^E of trajectories and tokens.
         credit: Step part.
-        update: Metrics of the policy update.
+        update: Metrics of the updates.
     """
 
     iteration: int
-    groups: Sequence[Group]
-    outcomes: BatchOutcomes
+    played: Played
     pairs: Pairs
     data: PolicyBatch
-    outcome_advantages: Float[Tensor, " trajectories"]
+    outcome_part: OutcomeAdvantages
     credit: StepCredit
     update: dict[str, float]
+
+    @property
+    def groups(self) -> tuple[Group, ...]:
+        """What was played."""
+        return self.played.groups
+
+    @property
+    def outcomes(self) -> BatchOutcomes:
+        """What the judge said."""
+        return self.played.outcomes
 
     @property
     def trajectories(self) -> list[Trajectory]:
@@ -50,7 +61,10 @@ def iteration_metrics(record: IterationRecord) -> dict[str, float]:
         **_env_metrics(record.trajectories),
         **_rollout_metrics(record),
         **_outcome_metrics(record),
-        **_mismatch_metrics(record.data),
+        **_credit_metrics(record),
+        **_logprob_metrics(record.data),
+        **record.played.metrics,
+        **record.outcome_part.metrics,
         **record.credit.metrics,
         **record.update,
     }
@@ -59,10 +73,12 @@ def iteration_metrics(record: IterationRecord) -> dict[str, float]:
 def credit_records(record: IterationRecord, count: int) -> Iterator[dict[str, Any]]:
     """Yield some trajectories with the credit of each step, for ``credits.jsonl``.
 
-    A success and a failure of the same task come first, since that is where credit shows.
+    Advantages of steps are means over their tokens. A success and a failure of the same task come
+    first, since that is where credit shows.
     """
     batch, trajectories = record.data.batch, record.trajectories
-    outcome_part = record.outcome_advantages[batch.trajectory_index]
+    advantages = masked_mean(record.data.advantages, batch.response_mask)
+    step_part = masked_mean(record.credit.advantages, batch.response_mask)
     for index in _telling(record.groups)[:count]:
         trajectory = trajectories[index]
         own = (batch.trajectory_index == index).nonzero().squeeze(1)
@@ -73,14 +89,14 @@ def credit_records(record: IterationRecord, count: int) -> Iterator[dict[str, An
             "group_id": trajectory.group_id,
             "trajectory_id": trajectory.id,
             "outcome": float(record.outcomes.values[index]) if has_outcome else None,
-            "outcome_advantage": float(record.outcome_advantages[index]),
+            "outcome_advantage": float(record.outcome_part.trajectories[index]),
             "episode": trajectory.episode.to_dict(),
             "steps": [
                 {
-                    "implicit_reward": float(record.credit.implicit_rewards[row]),
+                    "implicit_reward": float(record.credit.step_rewards[row]),
                     "credit": float(record.credit.attributed[row]),
-                    "step_advantage": float(record.data.advantages[row] - outcome_part[row]),
-                    "advantage": float(record.data.advantages[row]),
+                    "step_advantage": float(step_part[row]),
+                    "advantage": float(advantages[row]),
                 }
                 for row in rows
             ],
@@ -139,8 +155,10 @@ def _rollout_metrics(record: IterationRecord) -> dict[str, float]:
 def _outcome_metrics(record: IterationRecord) -> dict[str, float]:
     judged = record.outcomes.values[record.outcomes.has_outcome]
     with_pairs = set(record.outcomes.groups[record.pairs.preferred].tolist())
-    advantages = record.data.advantages[record.data.weights > 0].double()
-    step_part = record.credit.advantages[record.data.weights > 0].double()
+    counted = record.data.weights > 0
+    mask = record.data.batch.response_mask[counted]
+    advantages = masked_mean(record.data.advantages[counted].double(), mask)
+    step_part = masked_mean(record.credit.advantages[counted].double(), mask)
     variance = float(advantages.var(correction=0))
     return {
         "judge/no_verdict_frac": 1 - len(judged) / len(record.outcomes),
@@ -151,15 +169,37 @@ def _outcome_metrics(record: IterationRecord) -> dict[str, float]:
     }
 
 
-def _mismatch_metrics(data: PolicyBatch) -> dict[str, float]:
-    """Compare what the sampler reported with what the learner computes for the same tokens."""
+def _credit_metrics(record: IterationRecord) -> dict[str, float]:
+    """Say whether credit is about actions or about states; nothing where there is no credit."""
+    batch, credit = record.data.batch, record.credit.attributed
+    if not credit.any():
+        return {}
+    actions = action_ids(batch.input_ids, batch.response_mask)
+    counted = record.data.weights > 0
+    won = record.outcomes.successes[batch.trajectory_index]
+    shares = variance_shares(credit, batch.observation_ids, actions, counted)
+    return {
+        "credit/compared_frac": shares.compared,
+        "credit/state_auc": state_auc(credit, batch.observation_ids, actions, won, counted),
+        "credit/state_frac": shares.state,
+        "credit/action_frac": shares.action,
+        "credit/state_std": shares.state_std,
+    }
+
+
+def _logprob_metrics(data: PolicyBatch) -> dict[str, float]:
+    """Compare the policy's logprobs with the sampler's report and with the frozen start policy's."""
     mask = data.batch.response_mask & (data.batch.weights > 0)[:, None]
     change = (data.old_logprobs - data.batch.sampler_logprobs)[mask].double()
-    return {
+    metrics = {
         "mismatch/abs_mean": float(change.abs().mean()),
         "mismatch/abs_max": float(change.abs().max()),
         "mismatch/k3": float((torch.expm1(change) - change).mean()),
     }
+    if data.ref_logprobs is not None:
+        drift = kl_penalty(data.old_logprobs, data.ref_logprobs, mask, estimator="k3")
+        metrics["policy/kl_to_start"] = float(drift[mask].double().mean())
+    return metrics
 
 
 def _response_tokens(trajectories: Iterator[Trajectory]) -> float:

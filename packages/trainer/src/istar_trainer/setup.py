@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -13,21 +13,25 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 import istar_envs
+from istar_envs.errors import ConfigError
 from istar_envs.seeding import derive_seed
 from istar_judges.pairs import make_pairs, weigh_pairs
 from istar_trainer import config as cfg
-from istar_trainer.algorithms import Algorithm, make_algorithm
+from istar_trainer.algorithms import Algorithm, AlgorithmParts, make_algorithm
 from istar_trainer.batch import StepBatch
 from istar_trainer.checkpoint import list_checkpoints, load_checkpoint, save_checkpoint
-from istar_trainer.credit import BatchOutcomes, Credit, IstarCredit, NoCredit
+from istar_trainer.collect import Played, Verdicts, collect_telling, outcomes_of
+from istar_trainer.config_algorithms import CriticConfig
+from istar_trainer.credits import BatchOutcomes, Credit, CreditParts, make_credit
+from istar_trainer.critic import load_critic
 from istar_trainer.errors import StaleSnapshot
 from istar_trainer.evaluate import Evaluation, evaluate, listed_tasks
 from istar_trainer.folder import RunFolder
 from istar_trainer.judging import Judging, make_judging
-from istar_trainer.learner import Optimization, TorchLearner
+from istar_trainer.learner import LanguageModel, Learner, Optimization, TorchLearner, TorchModel
 from istar_trainer.metrics import MetricsLog, warn_if_contradictory
 from istar_trainer.model import Forward, load_model
-from istar_trainer.prm import ImplicitPrm, Pairs
+from istar_trainer.prm import Pairs
 from istar_trainer.progress import Progress
 from istar_trainer.recording import IterationRecord, credit_records, iteration_metrics
 from istar_trainer.records import Group
@@ -50,8 +54,8 @@ class Run:
         players: Plays the environment, by split.
         judging: Says how episodes went.
         algorithm: Outcome advantages and loss.
-        credit: Step credit; owns the PRM.
-        learners: All learners by name, for checkpoints.
+        credit: Step credit.
+        reference: The frozen start policy; None if the loss does not ask for it.
         log: Metrics sink.
         progress: Display.
         clock: Times of the iteration's parts.
@@ -66,7 +70,7 @@ class Run:
     judging: Judging
     algorithm: Algorithm
     credit: Credit
-    learners: dict[str, TorchLearner]
+    reference: LanguageModel | None
     log: MetricsLog
     progress: Progress
     clock: Clock = field(default_factory=Clock)
@@ -75,46 +79,58 @@ class Run:
     history: list[dict[str, float]] = field(default_factory=list)
     warned: set[str] = field(default_factory=set)
 
-    def play(self) -> tuple[Group, ...]:
-        """Sample the iteration's groups with the present policy."""
+    @property
+    def learners(self) -> dict[str, Learner]:
+        """All models that learn, by name; checkpoints hold them."""
+        return {"policy": self.policy, **self.algorithm.learners, **self.credit.learners}
+
+    def collect(self) -> Played:
+        """Play and judge the iteration's groups; dull ones are replaced if the algorithm says so."""
+        rollout, rule = self.config.rollout, self.algorithm.dynamic_sampling
+        if rule is None:
+            groups = self.play()
+            return Played(groups, self.judge(groups))
+        return collect_telling(
+            self.play,
+            self.verify,
+            rule,
+            num_groups=rollout.num_tasks,
+            invalid_penalty=rollout.invalid_penalty,
+        )
+
+    def play(self, batch_number: int = 0) -> tuple[Group, ...]:
+        """Sample a batch of the iteration's groups with the present policy; each number has its own tasks."""
         rollout = self.config.rollout
+        first = batch_number * rollout.num_tasks
         tasks = [
             Task(
                 f"{self.iteration}/{number}",
                 derive_seed(self.config.seed, "task", self.iteration, number) % 2**31,
             )
-            for number in range(rollout.num_tasks)
+            for number in range(first, first + rollout.num_tasks)
         ]
-        groups = self.players["train"].play(
-            tasks,
-            self.sampler,
-            group_size=rollout.group_size,
-            seed=derive_seed(self.config.seed, "rollout", self.iteration),
-            temperature=rollout.temperature,
-        )
+        with self.clock("rollout"):
+            groups = self.players["train"].play(
+                tasks,
+                self.sampler,
+                group_size=rollout.group_size,
+                seed=derive_seed(self.config.seed, "rollout", self.iteration),
+                temperature=rollout.temperature,
+            )
         require_enough(groups, rollout.max_failed_frac)
         return groups
 
+    def verify(self, groups: Sequence[Group]) -> Verdicts:
+        """Let the judge say how every trajectory went."""
+        played = [t for group in groups for t in group.trajectories]
+        with self.clock("judge"):
+            verdicts = self.judging.outcomes([t.episode for t in played], self.iteration)
+        return {t.id: verdict for t, verdict in zip(played, verdicts, strict=True)}
+
     def judge(self, groups: Sequence[Group]) -> BatchOutcomes:
         """Judge every trajectory; invalid steps cost ``rollout.invalid_penalty`` each."""
-        episodes = [t.episode for group in groups for t in group.trajectories]
-        with self.clock("judge"):
-            verdicts = tuple(self.judging.outcomes(episodes, self.iteration))
-        scores = [verdict.score for verdict in verdicts]
-        penalties = [
-            self.config.rollout.invalid_penalty * sum(not t.valid for t in episode.transitions)
-            for episode in episodes
-        ]
-        sizes = [len(group.trajectories) for group in groups]
-        return BatchOutcomes(
-            values=torch.tensor(
-                [0.0 if s is None else s - p for s, p in zip(scores, penalties, strict=True)]
-            ),
-            has_outcome=torch.tensor([s is not None for s in scores]),
-            groups=torch.arange(len(groups)).repeat_interleave(torch.tensor(sizes)),
-            successes=torch.tensor([e.success for e in episodes]),
-            verdicts=verdicts,
-        )
+        penalty = self.config.rollout.invalid_penalty
+        return outcomes_of(groups, self.verify(groups), invalid_penalty=penalty)
 
     def pair(self, groups: Sequence[Group], outcomes: BatchOutcomes) -> Pairs:
         """Form preference pairs inside each group, weighted over the whole batch."""
@@ -152,6 +168,10 @@ class Run:
         logprobs = self.policy.token_values(batch, value)
         self.entropy = float(entropy[batch.response_mask].double().mean())
         return logprobs
+
+    def ref_logprobs(self, batch: StepBatch) -> Float[Tensor, "rows seq"] | None:
+        """Score a batch with the frozen start policy, if the loss asks for it."""
+        return None if self.reference is None else self.reference.logprobs(batch)
 
     def publish_policy(self) -> None:
         """Hand the updated weights to the sampler under the next snapshot id."""
@@ -278,6 +298,25 @@ def make_learner(
     return learner, tokenizer
 
 
+def load_reference(model_path: Path, config: cfg.RunConfig) -> TorchModel:
+    """Load the frozen start policy."""
+    return TorchModel(
+        load_model(model_path)[0],
+        temperature=config.rollout.temperature,
+        micro_batch_tokens=config.learner.micro_batch_tokens,
+    )
+
+
+def load_critic_learner(model_path: Path, config: cfg.RunConfig, critic: CriticConfig) -> TorchLearner:
+    """Load the start policy as a critic, with an optimizer."""
+    return TorchLearner(
+        load_critic(model_path),
+        Optimization(critic.lr, critic.weight_decay, critic.grad_clip),
+        temperature=1.0,
+        micro_batch_tokens=config.learner.micro_batch_tokens,
+    )
+
+
 def policy_optimization(config: cfg.RunConfig) -> Optimization:
     """Optimizer settings of the policy during reinforcement learning."""
     return Optimization(config.learner.lr, config.learner.weight_decay, config.learner.grad_clip)
@@ -314,19 +353,26 @@ def make_run(
     Args:
         config: The configuration.
         folder: Its folder.
-        model_path: Weights that policy and PRM start from.
+        model_path: Weights that the policy and every other model start from.
         progress: Display.
         resume: Go on from the newest checkpoint.
     """
     policy, tokenizer = make_learner(model_path, config, policy_optimization(config))
-    learners = {"policy": policy}
-    credit: Credit = NoCredit()
-    if isinstance(config.credit, cfg.IstarCredit):
-        prm_optimization = Optimization(config.prm.lr, config.prm.weight_decay, config.prm.grad_clip)
-        learners["prm"], _ = make_learner(model_path, config, prm_optimization)
-        with_centers = config.credit.center != "none" or config.credit.attribution != "as_published"
-        prm = ImplicitPrm(learners["prm"], policy, config.prm, with_centers=with_centers)
-        credit = IstarCredit(prm, policy, config.credit, config.prm)
+
+    def new_learner(optimization: Optimization, path: str | None) -> TorchLearner:
+        learner, own = make_learner(Path(path) if path else model_path, config, optimization)
+        if own.get_vocab() != tokenizer.get_vocab():
+            raise ConfigError(
+                f"the tokenizer in {path} (prm.init) is not the policy's. Choose weights with it."
+            )
+        return learner
+
+    reference = cache(partial(load_reference, model_path, config))
+    new_env = partial(make_env, config.env, "train")
+    parts = CreditParts(policy, config.prm, new_learner, reference, new_env)
+    limit = config.rollout.max_response_tokens
+    critic = partial(load_critic_learner, model_path, config)
+    algorithm = make_algorithm(config.algorithm, AlgorithmParts(critic, config.learner, limit, config.seed))
     run = Run(
         config=config,
         folder=folder,
@@ -334,9 +380,9 @@ def make_run(
         sampler=make_sampler(config, policy, tokenizer),
         players=make_players(config, tokenizer),
         judging=make_judging(config, folder),
-        algorithm=make_algorithm(config.algorithm),
-        credit=credit,
-        learners=learners,
+        algorithm=algorithm,
+        credit=make_credit(config.credit, parts),
+        reference=reference() if algorithm.loss.kl is not None else None,
         log=MetricsLog(folder.path, config.tensorboard),
         progress=progress,
     )

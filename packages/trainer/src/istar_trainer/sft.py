@@ -15,6 +15,7 @@ from torch import Tensor
 
 from istar_envs.actions import format_reply
 from istar_envs.agent import Conversation
+from istar_envs.episode import Episode, Transition
 from istar_envs.seeding import CounterRng, derive_seed
 from istar_trainer.batch import StepBatch, collate
 from istar_trainer.config import EnvConfig, WarmStartConfig
@@ -125,9 +126,8 @@ def _clone(steps: Sequence[Step], learner: Learner) -> float:
 
 def demonstration_batch(steps: Sequence[Step]) -> StepBatch:
     """Lay demonstrations out as rows of one batch."""
-    from istar_envs.episode import Episode
-
-    episode = Episode("", "", "", (), False, 0.0, "truncated")
+    silent = Transition("", "", None, 0.0, False, "")
+    episode = Episode("", "", "", (silent,) * len(steps), False, 0.0, "truncated")
     return collate([Trajectory("", "", 0, tuple(steps), episode)], [""])
 
 

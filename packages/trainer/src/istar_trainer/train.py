@@ -1,7 +1,7 @@
-"""One page: environment → rollout → outcome → pairs → PRM → advantages → policy.
+"""One page: environment → rollout → outcome → pairs → advantages of outcomes and steps → policy.
 
-Everything that the loop calls is built by ``setup.py``; the loop knows no algorithm, sampler or
-learner by name.
+Everything that the loop calls is built by ``setup.py``; the loop knows no algorithm, credit method,
+sampler or learner by name.
 """
 
 from istar_envs.seeding import derive_seed
@@ -9,7 +9,7 @@ from istar_trainer.advantages import combine_advantages
 from istar_trainer.batch import collate
 from istar_trainer.recording import IterationRecord
 from istar_trainer.setup import Run
-from istar_trainer.update import PolicyBatch, update_policy
+from istar_trainer.update import PolicyBatch, token_rewards, update_policy
 
 
 def train(run: Run) -> None:
@@ -21,37 +21,37 @@ def train(run: Run) -> None:
     Raises:
         IstarError: If the run cannot go on; its last checkpoint is intact.
     """
-    config, clock = run.config, run.clock
+    config, clock, algorithm = run.config, run.clock, run.algorithm
     while run.iteration < config.iterations:
         with clock("iteration"):
-            with clock("rollout"):
-                groups = run.play()
-            outcomes = run.judge(groups)
+            played = run.collect()
+            groups, outcomes = played.groups, played.outcomes
             pairs = run.pair(groups, outcomes)
             trajectories = [t for group in groups for t in group.trajectories]
             batch = collate(trajectories, [group.id for group in groups])
             with clock("old_logprobs"):
                 old_logprobs = run.old_logprobs(batch)
+                ref_logprobs = run.ref_logprobs(batch)
+            extra = token_rewards(algorithm.loss.kl, batch, old_logprobs, ref_logprobs)
+            outcome_part = algorithm.advantages(batch, outcomes, extra)
             with clock("prm"):
                 credit = run.credit.assign(batch, old_logprobs, outcomes, pairs)
-            outcome_advantages = run.algorithm.outcome_advantages(
-                outcomes.values, outcomes.groups, outcomes.has_outcome
-            )
             advantages = combine_advantages(
-                outcome_advantages, credit.advantages, batch.trajectory_index, step_adv_coef=1.0
+                outcome_part.tokens, credit.advantages, replaces_outcome=credit.replaces_outcome
             )
             weights = batch.weights * outcomes.has_outcome[batch.trajectory_index]
-            data = PolicyBatch(batch, old_logprobs, advantages, weights)
+            data = PolicyBatch(batch, old_logprobs, advantages, weights, ref_logprobs)
             with clock("policy"):
                 metrics = update_policy(
                     run.policy,
                     data,
-                    run.algorithm.loss,
+                    algorithm.loss,
                     config.learner,
                     seed=derive_seed(config.seed, "update", run.iteration),
                     lr_share=config.learner.lr_share(run.iteration, config.iterations),
                 )
+                metrics |= algorithm.learn(batch)
             run.publish_policy()
         run.finish_iteration(
-            IterationRecord(run.iteration, groups, outcomes, pairs, data, outcome_advantages, credit, metrics)
+            IterationRecord(run.iteration, played, pairs, data, outcome_part, credit, metrics)
         )

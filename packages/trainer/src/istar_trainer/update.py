@@ -9,13 +9,15 @@ from torch import Tensor
 
 from istar_envs.seeding import CounterRng
 from istar_trainer.batch import StepBatch
-from istar_trainer.config import LearnerConfig, LossConfig
+from istar_trainer.config import LearnerConfig
+from istar_trainer.config_algorithms import KlConfig, LossConfig
 from istar_trainer.learner import Learner
 from istar_trainer.losses import (
     RatioStats,
     aggregate,
     aggregation_weights,
     clipped_policy_loss,
+    kl_penalty,
     policy_log_ratios,
     ratio_stats,
 )
@@ -29,14 +31,29 @@ class PolicyBatch:
     Attributes:
         batch: Rows.
         old_logprobs: Logprobs under the snapshot that sampled, no gradient.
-        advantages: A of each row.
+        advantages: A of each token.
         weights: 1 for rows that count, 0 for padding rows and trajectories without a verdict.
+        ref_logprobs: Logprobs under the frozen start policy; None if no penalty asks for them.
     """
 
     batch: StepBatch
     old_logprobs: Float[Tensor, "rows seq"]
-    advantages: Float[Tensor, " rows"]
+    advantages: Float[Tensor, "rows seq"]
     weights: Float[Tensor, " rows"]
+    ref_logprobs: Float[Tensor, "rows seq"] | None = None
+
+
+def token_rewards(
+    kl: KlConfig | None,
+    batch: StepBatch,
+    old_logprobs: Float[Tensor, "rows seq"],
+    ref_logprobs: Float[Tensor, "rows seq"] | None,
+) -> Float[Tensor, "rows seq"]:
+    """What tokens earn besides the outcome: −coef · KL estimate if the penalty is in the reward, else 0."""
+    if kl is None or kl.place != "reward" or ref_logprobs is None:
+        return torch.zeros_like(old_logprobs)
+    penalty = kl_penalty(old_logprobs, ref_logprobs, batch.response_mask, estimator=kl.estimator)
+    return -kl.coef * penalty
 
 
 def update_policy(
@@ -53,7 +70,7 @@ def update_policy(
     Args:
         learner: The policy.
         data: Rows with old logprobs and advantages.
-        loss: Ratio form, aggregation, clip range.
+        loss: Ratio form, aggregation, clip range, penalty on leaving the start policy, entropy bonus.
         config: Epochs and minibatches.
         seed: Seed of the dealing of groups.
         lr_share: Share of the learning rate to use.
@@ -119,25 +136,29 @@ def _accumulate(
         mode=loss.aggregation,
         constant=float(loss.constant_length) if loss.aggregation == "constant" else None,
     )
-    advantages = data.advantages[:, None].expand(batch.input_ids.shape)
     log_ratios = torch.zeros(batch.input_ids.shape)
+    kl = loss.kl if loss.kl is not None and loss.kl.place == "loss" else None
 
     def share(out: Forward, rows: Int[Tensor, " some"]) -> Float[Tensor, ""]:
-        ratios = policy_log_ratios(
-            out.logprobs(), data.old_logprobs[rows], batch.response_mask[rows], form=loss.ratio
-        )
+        logprobs, mask = out.logprobs(), batch.response_mask[rows]
+        ratios = policy_log_ratios(logprobs, data.old_logprobs[rows], mask, form=loss.ratio)
         log_ratios[rows] = ratios.detach()
         token_losses = clipped_policy_loss(
             ratios,
-            advantages[rows],
+            data.advantages[rows],
             clip_low=loss.clip_low,
             clip_high=loss.clip_high,
             dual_clip=loss.dual_clip,
         )
+        if kl is not None and data.ref_logprobs is not None:
+            penalty = kl_penalty(logprobs, data.ref_logprobs[rows], mask, estimator=kl.estimator)
+            token_losses = token_losses + kl.coef * penalty
+        if loss.entropy_coef:
+            token_losses = token_losses - loss.entropy_coef * out.entropy()
         return aggregate(token_losses, token_weights[rows])
 
     value = learner.backward(batch, share, (row_weights > 0).nonzero().squeeze(1))
     found = ratio_stats(
-        log_ratios, advantages, token_weights > 0, clip_low=loss.clip_low, clip_high=loss.clip_high
+        log_ratios, data.advantages, token_weights > 0, clip_low=loss.clip_low, clip_high=loss.clip_high
     )
     return value, found

@@ -24,7 +24,7 @@ from istar_trainer.report.records import (
 )
 from istar_trainer.report.trajectories import trajectories_html
 
-_COLOURS: Final = {
+PAGE_COLOURS: Final = {
     "#ffffff": "none",
     INK: "var(--soft)",
     FAINT: "var(--line)",
@@ -32,6 +32,7 @@ _COLOURS: Final = {
     ORANGE: "var(--orange)",
     GREEN: "var(--green)",
 }
+"""What a page writes for the colours of a picture, so that they follow its light or dark style."""
 
 
 def build_report(run_dir: Path) -> Path:
@@ -48,8 +49,8 @@ def build_report(run_dir: Path) -> Path:
         ConfigError: If the folder is missing, a file in it is broken, or it cannot be written.
     """
     run = read_run(run_dir)
-    template = Template(files("istar_trainer.report").joinpath("template.html").read_text(encoding="utf-8"))
-    page = template.substitute(
+    page = Template(_shipped("template.html")).substitute(
+        style=page_style(),
         title=escape(f"istar run: {run_dir.resolve().name}"),
         lead=_lead(run.evals),
         headline=_headline(run.evals),
@@ -62,6 +63,15 @@ def build_report(run_dir: Path) -> Path:
     path = run_dir / "report.html"
     write_atomically(path, page)
     return path
+
+
+def page_style() -> str:
+    """Return the style sheet that all pages of the trainer share."""
+    return _shipped("style.css")
+
+
+def _shipped(name: str) -> str:
+    return files("istar_trainer.report").joinpath(name).read_text(encoding="utf-8")
 
 
 def _missing(name: str) -> str:
@@ -163,7 +173,7 @@ def _curves(metrics: Sequence[Record] | None, evals: Sequence[EvalRecord]) -> st
     if metrics is None:
         return _missing("metrics.jsonl")
     records = [*metrics, *_dev_points(metrics, evals)]
-    drawn = [(chart, inline_svg(chart, records, _COLOURS)) for chart in CHARTS]
+    drawn = [(chart, inline_svg(chart, records, PAGE_COLOURS)) for chart in CHARTS]
     figures = [
         f'<figure aria-label="{escape(chart.title)}">{svg}</figure>'
         for chart, svg in drawn

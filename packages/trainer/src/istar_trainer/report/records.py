@@ -132,15 +132,20 @@ def read_run(run_dir: Path) -> RunRecords:
         raise ConfigError(f"no run folder at {run_dir}. Give the folder that istar train wrote.")
     metrics = run_dir / "metrics.jsonl"
     return RunRecords(
-        config=_read_object(run_dir / "config.json"),
-        env=_read_object(run_dir / "env.json"),
+        config=read_object(run_dir / "config.json"),
+        env=read_object(run_dir / "env.json"),
         metrics=read_metrics(metrics) if metrics.exists() else None,
-        evals=_read_lines(run_dir / "eval.jsonl", EvalRecord),
-        credits=_read_lines(run_dir / "credits.jsonl", CreditRecord),
+        evals=read_lines(run_dir / "eval.jsonl", EvalRecord),
+        credits=read_lines(run_dir / "credits.jsonl", CreditRecord),
     )
 
 
-def _read_object(path: Path) -> Mapping[str, Any] | None:
+def read_object(path: Path) -> Mapping[str, Any] | None:
+    """Read a file that holds one JSON object; None if it is not there.
+
+    Raises:
+        ConfigError: If it holds something else.
+    """
     if not path.exists():
         return None
     try:
@@ -155,8 +160,16 @@ def _read_object(path: Path) -> Mapping[str, Any] | None:
 _Line = TypeVar("_Line", bound=BaseModel)
 
 
-def _read_lines(path: Path, model: type[_Line]) -> list[_Line] | None:
-    """Read a JSON-lines file; a last line that a killed writer left unfinished is ignored."""
+def read_lines(path: Path, model: type[_Line]) -> list[_Line] | None:
+    """Read a JSON-lines file; a last line that a killed writer left unfinished is ignored.
+
+    Args:
+        path: The file; None is returned if it is not there.
+        model: What each line is.
+
+    Raises:
+        ConfigError: If a line is broken; names it.
+    """
     if not path.exists():
         return None
     try:
