@@ -70,7 +70,7 @@ def code_of(page: str) -> str:
     return "\n".join((*blocks, *indented, *re.findall(r"`([^`\n]+)`", page)))
 
 
-@pytest.mark.parametrize("path", sorted(ROOT.glob("configs/*.yaml")), ids=lambda path: path.name)
+@pytest.mark.parametrize("path", sorted(ROOT.glob("configs/**/*.yaml")), ids=lambda path: path.name)
 def test_every_configuration_loads(path):
     load_plan(path) if path.name.startswith("compare_") else load_config(path)
 

@@ -63,6 +63,14 @@ def test_the_same_type_keeps_what_the_base_said(tmp_path):
         assert config.credit == IstarCredit(gamma=0.5, scope="batch")
 
 
+def test_keys_can_be_laid_over_a_bare_word(tmp_path):
+    write(tmp_path / "base.yaml", "credit: istar\nalgorithm: grpo\n")
+    text = "base: base.yaml\ncredit: {gamma: 0.5}\nalgorithm: {type: rloo, loss: {dual_clip: 3}}\n"
+    config = load_config(write(tmp_path / "top.yaml", text))
+    assert config.credit == IstarCredit(gamma=0.5)
+    assert config.algorithm == RlooConfig(loss={"dual_clip": 3})
+
+
 def test_merging_leaves_both_sides_alone():
     base, over = {"a": {"b": 1}}, {"a": {"c": 2}}
     assert merge(base, over) == {"a": {"b": 1, "c": 2}}

@@ -94,10 +94,15 @@ def read_mapping(path: Path) -> dict[str, Any]:
 
 
 def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Lay one tree of values over another; a section with another ``type`` replaces the whole section."""
+    """Lay one tree of values over another; a section with another ``type`` replaces the whole section.
+
+    A bare word stands for the section of that ``type``, so keys can be laid over it too.
+    """
     merged = dict(base)
     for key, value in over.items():
         old = merged.get(key)
+        if isinstance(old, str) and isinstance(value, Mapping):
+            old = {"type": old}
         if not isinstance(old, Mapping) or not isinstance(value, Mapping):
             merged[key] = value
         elif value.get("type", old.get("type")) == old.get("type"):
