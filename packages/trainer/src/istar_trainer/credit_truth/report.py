@@ -115,7 +115,7 @@ def draw_scores(scores: Sequence[Score]) -> Any:
     """Draw every measure of every credit with its interval, on a new ``matplotlib.figure.Figure``."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(2.0 + 2.1 * len(MEASURES), 1.2 + 0.22 * len(scores)), layout="constrained")
+    figure = Figure(figsize=(2.0 + 1.5 * len(MEASURES), 1.2 + 0.22 * len(scores)), layout="constrained")
     panels = figure.subplots(1, len(MEASURES), sharey=True)
     places = list(range(len(scores)))[::-1]
     for axes, (name, measure) in zip(panels, MEASURES.items(), strict=True):
@@ -127,7 +127,8 @@ def draw_scores(scores: Sequence[Score]) -> Any:
             axes.plot([value.value], [place], "o", color=colour, markersize=3.5)
         axes.set_title(measure.title, loc="left", fontsize=9, color=INK, fontweight="bold")
         axes.set_xlim((-1.1, 1.1) if measure.chance == 0 else (-0.05, 1.05))
-        axes.set_xticks((-1, 0, 1) if measure.chance == 0 else (0, 0.5, 1))
+        ticks = (-1, 0, 1) if measure.chance == 0 else (0, 0.5, 1)
+        axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
         axes.tick_params(colors=INK, labelsize=8, length=0)
         axes.grid(axis="x", color=FAINT, linewidth=0.8)
         axes.set_axisbelow(True)
@@ -184,7 +185,7 @@ def _headline(facts: dict[str, Any]) -> str:
 def _caption(facts: dict[str, Any]) -> str:
     return (
         f"Truth {facts['truth']}. {facts['good_steps']} steps are clearly good, {facts['bad_steps']} clearly "
-        f"bad; {facts['truth_reliability']:.0%} of the variance of the truth is no error. Intervals: 95% "
+        f"bad; {1 - facts['truth_reliability']:.0%} of the variance of the truth is error. Intervals: 95% "
         "bootstrap over tasks; ▲ and ▼: above and below outcome only on the same resamples."
     )
 
