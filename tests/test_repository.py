@@ -19,9 +19,11 @@ from packaging.version import Version
 import istar_envs
 from istar_envs.agent import Conversation
 from istar_envs.episode import write_episodes
+from istar_trainer.algorithms import ALGORITHMS
 from istar_trainer.cli import _COMMANDS
 from istar_trainer.compare.plan import load_plan
 from istar_trainer.config_files import load_config
+from istar_trainer.credits import CREDITS
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("envs", "judges", "trainer")
@@ -133,6 +135,17 @@ def test_every_function_and_test_of_the_paper_map_exists():
             known = hasattr(importlib.import_module(path), attribute)
         missing += [] if known else [name]
     assert rows
+    assert not missing, missing
+
+
+def test_every_algorithm_credit_method_and_preset_is_explained():
+    page = text_of(ROOT / "docs/algorithms.md")
+    words = [kind.model_fields["type"].default for kind in (*ALGORITHMS, *CREDITS)]
+    missing = [word for word in words if f"\n### {word}\n" not in page]
+    presets = [path.stem for path in ROOT.glob("configs/presets/*.yaml")]
+    missing += [name for name in presets if f"| [{name}](../configs/presets/{name}.yaml) |" not in page]
+    assert words
+    assert presets
     assert not missing, missing
 
 
