@@ -57,13 +57,14 @@ def test_every_method_trains(method: type[Method], tmp_path, warm):
         assert first["adv/share_step"] in (0.0, pytest.approx(1.0))
 
 
-def test_a_cut_run_goes_on_bit_for_bit_with_a_moving_reference_and_a_gate(tmp_path, warm):
+def test_a_cut_run_goes_on_bit_for_bit_with_a_moving_reference_a_gate_and_rehearsal(tmp_path, warm):
     gate = {"pair_acc": 0.0, "state_auc": 0.0, "window": 1}
     part = {"type": "istar", "attribution": "shifted", "center": "policy_kl", "warm_up": gate}
     sections = {
         **warm,
         "credit": {"type": "sum", "parts": ["gigpo", part]},
         "prm": {"lr": 1e-3, "reference": "ema"},
+        "warm_start": {"enabled": False, "episodes": 3, "rehearsal_updates": 2},
     }
     whole = train(tmp_path / "whole", **sections)
     cut = train(tmp_path / "cut", **sections)
@@ -75,6 +76,9 @@ def test_a_cut_run_goes_on_bit_for_bit_with_a_moving_reference_and_a_gate(tmp_pa
     train(cut, resume=True, **sections)
     for name, value in weights(whole).items():
         assert torch.equal(weights(cut)[name], value)
+    assert [line["sft/loss"] for line in read_metrics(whole / "metrics.jsonl")] == [
+        line["sft/loss"] for line in read_metrics(cut / "metrics.jsonl")
+    ]
     states = [load_checkpoint(list_checkpoints(f / "checkpoints")[-1])[1] for f in (whole, cut)]
     assert states[0]["credit"] == states[1]["credit"]
     assert states[0]["learners"].keys() == {"policy", "prm", "prm_reference"}

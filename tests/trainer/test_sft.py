@@ -7,6 +7,7 @@ import torch
 
 import istar_envs
 from builders import make_learner
+from istar_envs.errors import ConfigError
 from istar_trainer.config import EnvConfig, WarmStartConfig
 from istar_trainer.learner import Optimization, TorchLearner
 from istar_trainer.model import load_model
@@ -39,7 +40,7 @@ def run(config: WarmStartConfig, successes=(0.0,) * 100, *, seed: int = 0, lr: f
 def test_demonstrations_solve_their_tasks_in_the_format_of_the_template(tiny_tokenizer, template, window):
     env = istar_envs.make("istar/Sokoban-v0", min_moves=3, max_moves=3)
     config = EnvConfig(template=template, window=window)
-    steps = demonstrate(env, tiny_tokenizer, config, episodes=3, seed=0)
+    steps = demonstrate(env, tiny_tokenizer, config, WarmStartConfig(episodes=3), seed=0)
     replies = [tiny_tokenizer.decode(s.response_ids) for s in steps]
     assert all(reply.endswith("</action><|im_end|>") for reply in replies)
     assert all(reply.startswith("<think>…</think><action>") == (template == "think-v1") for reply in replies)
@@ -54,10 +55,22 @@ def test_demonstrations_solve_their_tasks_in_the_format_of_the_template(tiny_tok
 def test_demonstrations_depend_on_the_seed_only(tiny_tokenizer):
     env = istar_envs.make("istar/Sokoban-v0")
     one, again, other = (
-        demonstrate(env, tiny_tokenizer, EnvConfig(), episodes=2, seed=seed) for seed in (1, 1, 2)
+        demonstrate(env, tiny_tokenizer, EnvConfig(), WarmStartConfig(episodes=2), seed=seed)
+        for seed in (1, 1, 2)
     )
     assert one == again
     assert one != other
+
+
+def test_the_rule_shopper_can_demonstrate_where_there_is_one(tiny_tokenizer):
+    env = istar_envs.make("istar/WebShop-v0", tagger="light", page_size=1)
+    rule = WarmStartConfig(episodes=4, demonstrator="rule")
+    steps = demonstrate(env, tiny_tokenizer, EnvConfig(), rule, seed=0)
+    replies = [tiny_tokenizer.decode(s.response_ids) for s in steps]
+    assert sum("search[" in reply for reply in replies) == sum("buy now" in reply for reply in replies) > 0
+    assert not any("next >" in reply for reply in replies)  # the oracle turns pages, the rule does not
+    with pytest.raises(ConfigError, match=r'Sokoban-v0 has no demonstrator "rule"\. Use warm_start'):
+        demonstrate(istar_envs.make("istar/Sokoban-v0"), tiny_tokenizer, EnvConfig(), rule, seed=0)
 
 
 def test_a_batch_of_demonstrations_holds_every_step():
@@ -110,7 +123,7 @@ def test_a_tiny_model_learns_to_answer_in_the_experts_words(tiny_folder):
     model, tokenizer = load_model(tiny_folder)
     learner = TorchLearner(model, Optimization(1e-2, 0.0, 1.0), temperature=1.0, micro_batch_tokens=100_000)
     env = istar_envs.make("istar/Sokoban-v0", max_moves=3)
-    steps = demonstrate(env, tokenizer, EnvConfig(), episodes=30, seed=0)
+    steps = demonstrate(env, tokenizer, EnvConfig(), WarmStartConfig(episodes=30), seed=0)
     config = make_config(batch_size=32, max_epochs=40, eval_every=20)
     seen: list[float] = []
     warm_start(

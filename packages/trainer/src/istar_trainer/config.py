@@ -55,6 +55,8 @@ class WarmStartConfig(Section):
 
     enabled: bool = True
     """Whether to clone the expert first."""
+    demonstrator: Literal["expert", "rule"] = "expert"
+    """Who shows: the expert, or a follower of simple rules without its knowledge where there is one."""
     episodes: int = Field(default=2000, ge=1)
     """Demonstrations, drawn from the training split."""
     batch_size: int = Field(default=128, ge=1)
@@ -71,6 +73,8 @@ class WarmStartConfig(Section):
     """Optimizer updates between looks at dev success."""
     eval_tasks: int = Field(default=200, ge=1)
     """Dev tasks per look."""
+    rehearsal_updates: int = Field(default=0, ge=0)
+    """Cloning updates that follow each policy update in reinforcement learning, at the policy's rate."""
 
 
 class RolloutConfig(Section):

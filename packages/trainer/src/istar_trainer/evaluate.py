@@ -116,10 +116,20 @@ def expert_baseline(env: gym.Env[Any, Any], task_ids: Sequence[str]) -> Evaluati
     return Evaluation.of([_finish(conversation, task_id, lambda: expert_action(env)) for task_id in task_ids])
 
 
-def expert_action(env: gym.Env[Any, Any]) -> str:
-    """Return the expert's next action as text."""
+def expert_action(env: gym.Env[Any, Any], demonstrator: str = "expert") -> str:
+    """Return the next action of the environment's expert, or of another demonstrator, as text.
+
+    Raises:
+        ConfigError: If the environment has no such demonstrator.
+    """
     world: Any = env.unwrapped
-    return str(world.language.name(world.expert_action()))
+    act = getattr(world, f"{demonstrator}_action", None)
+    if act is None:
+        raise ConfigError(
+            f'{world.spec.id if world.spec else type(world).__name__} has no demonstrator "{demonstrator}". '
+            "Use warm_start.demonstrator: expert."
+        )
+    return str(world.language.name(act()))
 
 
 def _finish(conversation: Conversation, task_id: str, act: Any) -> Episode:

@@ -136,9 +136,11 @@ def clone_expert(config: RunConfig, model_path: Path, out: Path, progress: Progr
     settings = config.warm_start
     learner, tokenizer = make_learner(model_path, config, Optimization(settings.lr, 0.0, 1.0))
     env = make_env(config.env, "train")
-    steps = demonstrate(env, tokenizer, config.env, episodes=settings.episodes, seed=config.seed)
+    steps = demonstrate(env, tokenizer, config.env, settings, seed=config.seed)
     env.close()
-    progress.note(f"warm start: {len(steps)} expert steps from {settings.episodes} training tasks")
+    progress.note(
+        f"warm start: {len(steps)} {settings.demonstrator} steps from {settings.episodes} training tasks"
+    )
     player = make_players(config, tokenizer)["dev"]
     sampler = make_sampler(config, learner, tokenizer)
     dev = make_env(config.env, "dev")

@@ -35,6 +35,7 @@ from istar_trainer.prm import Pairs
 from istar_trainer.progress import Progress
 from istar_trainer.recording import IterationRecord, credit_records, iteration_metrics
 from istar_trainer.records import Group
+from istar_trainer.rehearsal import Rehearsal, make_rehearsal
 from istar_trainer.rollout import Player, Task, require_enough
 from istar_trainer.sampler import LocalSampler
 from istar_trainer.timing import Clock
@@ -56,6 +57,7 @@ class Run:
         algorithm: Outcome advantages and loss.
         credit: Step credit.
         reference: The frozen start policy; None if the loss does not ask for it.
+        rehearsal: Demonstrations between updates.
         log: Metrics sink.
         progress: Display.
         clock: Times of the iteration's parts.
@@ -71,6 +73,7 @@ class Run:
     algorithm: Algorithm
     credit: Credit
     reference: LanguageModel | None
+    rehearsal: Rehearsal
     log: MetricsLog
     progress: Progress
     clock: Clock = field(default_factory=Clock)
@@ -383,6 +386,7 @@ def make_run(
         algorithm=algorithm,
         credit=make_credit(config.credit, parts),
         reference=reference() if algorithm.loss.kl is not None else None,
+        rehearsal=make_rehearsal(config, tokenizer, new_env),
         log=MetricsLog(folder.path, config.tensorboard),
         progress=progress,
     )

@@ -29,24 +29,24 @@ logger = logging.getLogger(__name__)
 
 
 def demonstrate(
-    env: gym.Env[Any, Any], tokenizer: Any, config: EnvConfig, *, episodes: int, seed: int
+    env: gym.Env[Any, Any], tokenizer: Any, config: EnvConfig, settings: WarmStartConfig, *, seed: int
 ) -> list[Step]:
-    """Let the expert play training tasks and write its replies down as tokens.
+    """Let the demonstrator play training tasks and write its replies down as tokens.
 
     Args:
         env: Training environment with an expert.
         tokenizer: The policy's tokenizer.
         config: Template and window.
-        episodes: How many episodes.
+        settings: How many episodes, and who plays.
         seed: Seed of the task draws.
 
     Returns:
-        One step per expert move of the episodes that succeeded; the sampler logprobs are zeros.
+        One step per move of the episodes that succeeded; the sampler logprobs are zeros.
     """
     steps: list[Step] = []
     conversation = Conversation(env, template=config.template, window=config.window)
     cache: dict[str, list[int]] = {}
-    for number in range(episodes):
+    for number in range(settings.episodes):
         conversation.reset(seed=derive_seed(seed, "demonstration", number) % 2**31)
         context: Context = (
             FullContext(tokenizer) if config.window is None else WindowContext(tokenizer, cache)
@@ -54,7 +54,9 @@ def demonstrate(
         played: list[Step] = []
         while not conversation.done:
             prompt = context.prompt_ids(conversation.messages())
-            reply = format_reply((expert_action(env),), "…" if _needs_thought(conversation) else None)
+            reply = format_reply(
+                (expert_action(env, settings.demonstrator),), "…" if _needs_thought(conversation) else None
+            )
             response = [*encode(tokenizer, reply), tokenizer.eos_token_id]
             played.append(Step(prompt, response, [0.0] * len(response)))
             context.responded(response)
@@ -95,7 +97,7 @@ def warm_start(
             queue += sorted(range(len(steps)), key=lambda _: rng.next_u64())
         chosen, queue = queue[: config.batch_size], queue[config.batch_size :]
         learner.scale_lr(1 - (1 - config.final_lr_frac) * (update - 1) / num_updates)
-        losses.append(_clone([steps[i] for i in chosen], learner))
+        losses.append(clone([steps[i] for i in chosen], learner))
         if update % config.eval_every == 0 or update == num_updates:
             success = dev_success()
             report(update, {"sft/loss": sum(losses) / len(losses), "sft/dev_success_rate": success})
@@ -111,8 +113,8 @@ def warm_start(
     return success
 
 
-def _clone(steps: Sequence[Step], learner: Learner) -> float:
-    """One optimizer update on the mean token cross-entropy; returns it."""
+def clone(steps: Sequence[Step], learner: Learner) -> float:
+    """Take one optimizer update on the mean token cross-entropy of demonstrations, and return it in nats."""
     batch = demonstration_batch(steps)
     num_tokens = int(batch.response_mask.sum())
 

@@ -50,7 +50,7 @@ def train(run: Run) -> None:
                     seed=derive_seed(config.seed, "update", run.iteration),
                     lr_share=config.learner.lr_share(run.iteration, config.iterations),
                 )
-                metrics |= algorithm.learn(batch)
+                metrics |= algorithm.learn(batch) | run.rehearsal.learn(run.policy, run.iteration)
             run.publish_policy()
         run.finish_iteration(
             IterationRecord(run.iteration, played, pairs, data, outcome_part, credit, metrics)
