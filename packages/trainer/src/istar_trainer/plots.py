@@ -311,6 +311,7 @@ def dress(axes: Any, title: str, unit: str, *, pad: int = 8) -> None:
     if unit == "share":
         axes.yaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{round(100 * share, 6):g}%"))
     else:
+        axes.ticklabel_format(axis="y", useOffset=False)
         axes.set_ylabel(unit, fontsize=9, color=INK)
     axes.tick_params(colors=INK, labelsize=8.5, length=0)
     axes.grid(axis="y", color=FAINT, linewidth=0.8)

@@ -109,6 +109,8 @@ class OnlinePrm:
             batch, reference, with_centers=None if scores_fresh or fresh_centers else False
         )
         metrics = self.prm.update(batch, reference, objective, len(outcomes), fresh)
+        if not fresh.rewards.any():  # as long as it is its own reference, it ranks nothing
+            metrics.pop(objective.accuracy_name, None)
         scores = fresh
         if len(objective):
             later = self.prm.score(batch, reference, with_centers=None if not scores_fresh else False)
