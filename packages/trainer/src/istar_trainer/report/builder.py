@@ -145,7 +145,7 @@ def _facts(run: RunRecords) -> str:
         "iterations": str(len({record["iteration"] for record in metrics})) if metrics else None,
         "time in iterations": clock_time(seconds) if seconds else None,
         "seed": _named(config.get("seed")),
-        "commit": _named(env.get("commit"))[:12],
+        "commit": str(env.get("commit") or "")[:12],
     }
     shown = "".join(
         f"<div><dt>{name}</dt><dd>{escape(value)}</dd></div>" for name, value in facts.items() if value
