@@ -123,12 +123,16 @@ def test_the_share_of_the_oracles_lead_is_reported_where_there_is_one(tmp_path):
     methods = {"base": {}, "half": {}, "base+oracle": {}}
     plan = make_plan(tmp_path, methods, seeds=[0, 1])
     solved = {"base": [], "half": [*range(20)], "base+oracle": [*range(40)]}
+    dev = {"base": 2, "half": 3, "base+oracle": 6}
     for run in plan.runs:
-        write_run(run, [task in solved[run.method] for task in range(NUM_TASKS)], DEV)
+        wins = dev[run.method]
+        write_run(run, [task in solved[run.method] for task in range(NUM_TASKS)], {5: wins, 10: wins})
     rows = rows_of(plan)
     assert rows["half"].difference.headroom.value == 0.5
     assert rows["half"].difference.headroom.low < 0.5 < rows["half"].difference.headroom.high
     assert rows["base+oracle"].difference.headroom is None
+    assert rows["half"].difference.curve_headroom.value == pytest.approx(0.25)
+    assert rows["base+oracle"].difference.curve_headroom is None
 
 
 def test_methods_that_cannot_be_told_apart_are_said_to_be_so(tmp_path):

@@ -62,8 +62,9 @@ class Difference:
         student: Student's interval of the success difference; None for one seed.
         signs: Test tasks on which it was better, worse, equal.
         seeds_needed: Seeds that would show a success difference of this size with 80% chance, roughly.
-        headroom: Share of the oracle's lead over the first method that it gains; None where there
-            is no oracle or its lead cannot be told from 0.
+        headroom: Share of the oracle's lead over the first method in test success that it gains; None
+            where there is no oracle or its lead cannot be told from 0.
+        curve_headroom: The same for mean dev success over the curve.
     """
 
     seeds: tuple[int, ...]
@@ -72,6 +73,7 @@ class Difference:
     signs: Signs
     seeds_needed: int | None
     headroom: Estimate | None
+    curve_headroom: Estimate | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,18 +159,22 @@ def _difference(
         student=student_interval(apart["success"]),
         signs=sign_counts(apart["success"]),
         seeds_needed=seeds_needed(by_seed),
-        headroom=_headroom(own, first, oracle),
+        headroom=_headroom(own, first, oracle, "success"),
+        curve_headroom=_headroom(own, first, oracle, "curve"),
     )
 
 
 def _headroom(
-    own: Mapping[int, RunResult], first: Mapping[int, RunResult], oracle: Mapping[int, RunResult]
+    own: Mapping[int, RunResult],
+    first: Mapping[int, RunResult],
+    oracle: Mapping[int, RunResult],
+    measure: str,
 ) -> Estimate | None:
     seeds = [seed for seed in own if seed in first and seed in oracle]
     if not seeds or own is oracle:
         return None
-    base = _values(first, seeds, "success")
-    return bootstrap_share(_values(own, seeds, "success") - base, _values(oracle, seeds, "success") - base)
+    base = _values(first, seeds, measure)
+    return bootstrap_share(_values(own, seeds, measure) - base, _values(oracle, seeds, measure) - base)
 
 
 def _values(

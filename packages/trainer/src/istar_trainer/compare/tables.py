@@ -64,6 +64,7 @@ def difference_table(rows: Sequence[MethodRow]) -> list[Row]:
         "dev curve, points",
         "better / worse / equal",
         "of the oracle's lead",
+        "of its lead on the curve",
         "seeds needed",
     )
     return [header, *(_difference_row(row) for row in rows if row.difference)]
@@ -135,15 +136,18 @@ def _difference_row(row: MethodRow) -> Row:
         _points(found.paired["score"]),
         _points(found.paired["curve"]),
         f"{found.signs.better} / {found.signs.worse} / {found.signs.equal}",
-        f"{found.headroom.value:.0%} [{found.headroom.low:.0%}, {found.headroom.high:.0%}]"
-        if found.headroom
-        else "–",
+        _share(found.headroom),
+        _share(found.curve_headroom),
         str(found.seeds_needed or "–"),
     )
 
 
 def _percent(share: float) -> str:
     return f"{share:.1%}" if math.isfinite(share) else "–"
+
+
+def _share(estimate: Estimate | None) -> str:
+    return f"{estimate.value:.0%} [{estimate.low:.0%}, {estimate.high:.0%}]" if estimate else "–"
 
 
 def _points(estimate: Estimate) -> str:
