@@ -16,10 +16,10 @@ from istar_trainer.batch import collate
 from istar_trainer.config import LearnerConfig, RunConfig
 from istar_trainer.config_algorithms import LossConfig
 from istar_trainer.config_credits import NoCredit
+from istar_trainer.factories import make_env, make_learner, make_players, make_sampler
 from istar_trainer.folder import describe_machine
 from istar_trainer.learner import Optimization
 from istar_trainer.rollout import Task
-from istar_trainer.setup import make_env, make_learner, make_players, make_sampler
 from istar_trainer.tiny import init_tiny
 from istar_trainer.update import PolicyBatch, update_policy
 

@@ -15,6 +15,7 @@ from istar_envs.templates import load_template
 from istar_trainer.config import RunConfig
 from istar_trainer.config_credits import OracleCredit, methods_of
 from istar_trainer.evaluate import evaluate, expert_baseline, listed_tasks, random_baseline
+from istar_trainer.factories import make_env, make_learner, make_players, make_sampler
 from istar_trainer.folder import RunFolder
 from istar_trainer.judging import check_judging
 from istar_trainer.learner import Optimization
@@ -23,14 +24,7 @@ from istar_trainer.model import num_parameters
 from istar_trainer.oracle import require_optimum
 from istar_trainer.progress import Progress
 from istar_trainer.report import build_report
-from istar_trainer.setup import (
-    Run,
-    make_env,
-    make_learner,
-    make_players,
-    make_run,
-    make_sampler,
-)
+from istar_trainer.setup import Run, make_run
 from istar_trainer.sft import demonstrate, warm_start
 from istar_trainer.tiny import init_tiny
 from istar_trainer.train import train

@@ -7,12 +7,10 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-import gymnasium as gym
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-import istar_envs
 from istar_envs.errors import ConfigError
 from istar_envs.seeding import derive_seed
 from istar_judges.pairs import make_pairs, weigh_pairs
@@ -21,16 +19,23 @@ from istar_trainer.algorithms import Algorithm, AlgorithmParts, make_algorithm
 from istar_trainer.batch import StepBatch
 from istar_trainer.checkpoint import list_checkpoints, load_checkpoint, save_checkpoint
 from istar_trainer.collect import Played, Verdicts, collect_telling, outcomes_of
-from istar_trainer.config_algorithms import CriticConfig
 from istar_trainer.credits import BatchOutcomes, Credit, CreditParts, make_credit
-from istar_trainer.critic import load_critic
 from istar_trainer.errors import StaleSnapshot
 from istar_trainer.evaluate import Evaluation, evaluate, listed_tasks
+from istar_trainer.factories import (
+    load_critic_learner,
+    load_reference,
+    make_env,
+    make_learner,
+    make_players,
+    make_sampler,
+    policy_optimization,
+)
 from istar_trainer.folder import RunFolder
 from istar_trainer.judging import Judging, make_judging
-from istar_trainer.learner import LanguageModel, Learner, Optimization, TorchLearner, TorchModel
+from istar_trainer.learner import LanguageModel, Learner, Optimization, TorchLearner
 from istar_trainer.metrics import MetricsLog, warn_if_contradictory
-from istar_trainer.model import Forward, load_model
+from istar_trainer.model import Forward
 from istar_trainer.prm import Pairs
 from istar_trainer.progress import Progress
 from istar_trainer.recording import IterationRecord, credit_records, iteration_metrics
@@ -279,73 +284,6 @@ class Run:
                 logger.warning(text)
                 self.warned.add(name)
         self.history = [*self.history[-50:], values]
-
-
-def make_env(config: cfg.EnvConfig, split: str) -> gym.Env[Any, Any]:
-    """Make the configured environment on a split (``train`` stands for ``env.train_split``)."""
-    name = config.train_split if split == "train" else split
-    return istar_envs.make(config.id, split=name, **config.kwargs)
-
-
-def make_learner(
-    model_path: Path, config: cfg.RunConfig, optimization: Optimization
-) -> tuple[TorchLearner, Any]:
-    """Load a model and give it an optimizer; returns the tokenizer too."""
-    model, tokenizer = load_model(model_path)
-    learner = TorchLearner(
-        model,
-        optimization,
-        temperature=config.rollout.temperature,
-        micro_batch_tokens=config.learner.micro_batch_tokens,
-    )
-    return learner, tokenizer
-
-
-def load_reference(model_path: Path, config: cfg.RunConfig) -> TorchModel:
-    """Load the frozen start policy."""
-    return TorchModel(
-        load_model(model_path)[0],
-        temperature=config.rollout.temperature,
-        micro_batch_tokens=config.learner.micro_batch_tokens,
-    )
-
-
-def load_critic_learner(model_path: Path, config: cfg.RunConfig, critic: CriticConfig) -> TorchLearner:
-    """Load the start policy as a critic, with an optimizer."""
-    return TorchLearner(
-        load_critic(model_path),
-        Optimization(critic.lr, critic.weight_decay, critic.grad_clip),
-        temperature=1.0,
-        micro_batch_tokens=config.learner.micro_batch_tokens,
-    )
-
-
-def policy_optimization(config: cfg.RunConfig) -> Optimization:
-    """Optimizer settings of the policy during reinforcement learning."""
-    return Optimization(config.learner.lr, config.learner.weight_decay, config.learner.grad_clip)
-
-
-def make_players(config: cfg.RunConfig, tokenizer: Any) -> dict[str, Player]:
-    """Make one player per split."""
-    return {
-        split: Player(
-            partial(make_env, config.env, split),
-            tokenizer,
-            template=config.env.template,
-            window=config.env.window,
-            max_prompt_tokens=config.rollout.max_prompt_tokens,
-        )
-        for split in ("train", "dev", "test")
-    }
-
-
-def make_sampler(config: cfg.RunConfig, learner: TorchLearner, tokenizer: Any) -> LocalSampler:
-    """Make the in-process sampler of a learner's own model."""
-    return LocalSampler(
-        learner.model,
-        eos_token_id=tokenizer.eos_token_id,
-        max_new_tokens=config.rollout.max_response_tokens,
-    )
 
 
 def make_run(
