@@ -86,7 +86,7 @@ def test_one_update_follows_the_gradient_of_the_mean_squared_error():
     reference = make_critic()
     mask = scene.batch.response_mask
     out = reference.forward(scene.batch, torch.arange(len(scene.batch)))
-    loss = 0.5 * (out.expand(out.logits[..., 0]) - returns)[mask].square().mean()
+    loss = 0.5 * (out.expand(out.logits[:, 0]) - returns)[mask].square().mean()
     loss.backward()
     assert metrics["critic/loss"] == pytest.approx(loss.item(), rel=1e-5)
     assert_same_tensors(critic.gradients[0], gradients(reference.model), atol=1e-4)

@@ -58,7 +58,7 @@ def test_gradient_equals_that_of_a_plain_forward_pass_although_equal_rows_are_co
     weights = torch.randn(batch.input_ids.shape, generator=torch.Generator().manual_seed(0))
     ours, theirs = make_lm(layers=2), make_lm(layers=2)
     out = forward(ours, batch, all_rows(batch), temperature=0.7)
-    assert len(out.logits) == len(batch) - 4
+    assert len(out.mask) == len(batch) - 4
     (out.logprobs() * weights).sum().backward()
     (torch.cat(plain_logprobs(theirs, steps, 0.7)) * weights[batch.response_mask]).sum().backward()
     assert_same_tensors(gradients(ours), gradients(theirs), atol=1e-4)  # sums of dozens of terms
@@ -132,7 +132,7 @@ def test_only_columns_from_the_first_response_token_on_get_logits():
     rng = random.Random(0)
     steps = [Step([rng.randrange(3, VOCAB) for _ in range(50)], [4, EOS], [0.0, 0.0]) for _ in range(3)]
     batch = collate([make_trajectory("t", "g", steps)], ["g"])
-    assert forward(make_lm(), batch, all_rows(batch), temperature=1.0).logits.shape == (3, 2, VOCAB)
+    assert forward(make_lm(), batch, all_rows(batch), temperature=1.0).logits.shape == (6, VOCAB)
 
 
 def test_weights_are_copied_out_and_back_in_place():

@@ -28,8 +28,8 @@ Center = Literal["none", "policy_kl"]
 
 
 def token_kl(
-    old_logits: Float[Tensor, "rows seq vocab"], prm_logits: Float[Tensor, "rows seq vocab"]
-) -> Float[Tensor, "rows seq"]:
+    old_logits: Float[Tensor, "*axes vocab"], prm_logits: Float[Tensor, "*axes vocab"]
+) -> Float[Tensor, "*axes"]:
     """Divergence KL(π_old‖π_φ) of the next-token distributions, computed from all their logits.
 
     Args:

@@ -115,6 +115,9 @@ class LearnerConfig(Section):
     """Optimizer updates per pass; groups are dealt out whole."""
     micro_batch_tokens: int = Field(default=65536, ge=1)
     """Padded tokens per forward pass; a memory knob that changes no result beyond rounding."""
+    logits_mib: int = Field(default=512, ge=1)
+    """Largest fp32 logits held at once, in MiB; where they are more, backward computes them again by pieces.
+    A memory knob too: 512 is 883 tokens of Qwen2.5's vocabulary."""
 
     def lr_share(self, iteration: int, iterations: int) -> float:
         """Return the share of ``lr`` that an iteration uses, of so many iterations in all."""

@@ -39,7 +39,7 @@ def with_value_head(model: nn.Module) -> nn.Module:
 
 def values_of(out: Forward) -> Float[Tensor, "rows seq"]:
     """Value of the state before each response token, 0 elsewhere; carries gradient."""
-    return out.expand(out.logits.squeeze(2))
+    return out.expand(out.logits.squeeze(1))
 
 
 def state_values(critic: LanguageModel, batch: StepBatch) -> Float[Tensor, "rows seq"]:

@@ -32,6 +32,7 @@ def make_learner(
         optimization,
         temperature=config.rollout.temperature,
         micro_batch_tokens=config.learner.micro_batch_tokens,
+        logits_mib=config.learner.logits_mib,
     )
     return learner, tokenizer
 
@@ -42,6 +43,7 @@ def load_reference(model_path: Path, config: cfg.RunConfig) -> TorchModel:
         load_model(model_path)[0],
         temperature=config.rollout.temperature,
         micro_batch_tokens=config.learner.micro_batch_tokens,
+        logits_mib=config.learner.logits_mib,
     )
 
 
@@ -52,6 +54,7 @@ def load_critic_learner(model_path: Path, config: cfg.RunConfig, critic: CriticC
         Optimization(critic.lr, critic.weight_decay, critic.grad_clip),
         temperature=1.0,
         micro_batch_tokens=config.learner.micro_batch_tokens,
+        logits_mib=config.learner.logits_mib,
     )
 
 

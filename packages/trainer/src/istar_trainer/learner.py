@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from istar_trainer.batch import StepBatch, micro_batches
 from istar_trainer.errors import NonFiniteLoss
-from istar_trainer.model import Forward, copy_weights, forward, load_weights
+from istar_trainer.model import LOGITS_MIB, Forward, copy_weights, forward, load_weights
 
 RowLoss = Callable[[Forward, Int[Tensor, " some"]], Tensor]
 """Maps the forward pass of some rows, and their indices in the batch, to their share of the loss."""
@@ -94,12 +94,16 @@ class TorchModel:
         model: Causal LM.
         temperature: Divides the logits wherever logprobs are taken.
         micro_batch_tokens: Padded tokens per forward pass.
+        logits_mib: Largest fp32 logits held at once, in MiB.
     """
 
-    def __init__(self, model: nn.Module, *, temperature: float, micro_batch_tokens: int) -> None:
+    def __init__(
+        self, model: nn.Module, *, temperature: float, micro_batch_tokens: int, logits_mib: int = LOGITS_MIB
+    ) -> None:
         self.model = model
         self.temperature = temperature
         self.micro_batch_tokens = micro_batch_tokens
+        self.logits_mib = logits_mib
 
     def logprobs(self, batch: StepBatch) -> Float[Tensor, "rows seq"]:
         """Log-probability of every response token under the current weights; no gradient."""
@@ -107,7 +111,7 @@ class TorchModel:
 
     def forward(self, batch: StepBatch, rows: Int[Tensor, " some"]) -> Forward:
         """Run the model over some rows; carries gradient if grad mode is on."""
-        return forward(self.model, batch, rows, temperature=self.temperature)
+        return forward(self.model, batch, rows, temperature=self.temperature, logits_mib=self.logits_mib)
 
     @torch.no_grad()
     def token_values(self, batch: StepBatch, value: TokenValue) -> Float[Tensor, "rows seq"]:
@@ -134,12 +138,21 @@ class TorchLearner(TorchModel):
         optimization: Learning rate and friends.
         temperature: Divides the logits wherever logprobs are taken.
         micro_batch_tokens: Padded tokens per forward pass.
+        logits_mib: Largest fp32 logits held at once, in MiB.
     """
 
     def __init__(
-        self, model: nn.Module, optimization: Optimization, *, temperature: float, micro_batch_tokens: int
+        self,
+        model: nn.Module,
+        optimization: Optimization,
+        *,
+        temperature: float,
+        micro_batch_tokens: int,
+        logits_mib: int = LOGITS_MIB,
     ) -> None:
-        super().__init__(model, temperature=temperature, micro_batch_tokens=micro_batch_tokens)
+        super().__init__(
+            model, temperature=temperature, micro_batch_tokens=micro_batch_tokens, logits_mib=logits_mib
+        )
         self.optimization = optimization
         self.optimizer = torch.optim.AdamW(
             [p for p in model.parameters() if p.requires_grad],

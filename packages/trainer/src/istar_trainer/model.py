@@ -1,9 +1,11 @@
 """A causal language model as a function from rows to per-token log-probabilities.
 
 Works on any Hugging Face causal LM. Log-softmax and reductions are fp32 whatever the weights are.
-Rows with equal tokens are computed once: trajectories of a group share many states.
+Rows with equal tokens are computed once: trajectories of a group share many states. Logits, the
+largest tensors of all with real vocabularies, are held for a bounded number of tokens at a time.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,47 +13,93 @@ from typing import Any
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from istar_envs.errors import ConfigError
 from istar_trainer.attribution import token_kl
 from istar_trainer.batch import StepBatch
+from istar_trainer.head import Head, Places, predict, tokens_at_once
 from istar_trainer.losses import token_entropy
+
+LOGITS_MIB = 512
+"""Largest fp32 logits held at once unless told otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
 class Forward:
-    """Logits of one micro-batch; each distinct row was computed once.
+    """What a model says of each response token of some rows; each distinct row was computed once.
 
     Attributes:
-        logits: fp32, already divided by the temperature; column k predicts ``tokens[:, k]``.
-        tokens: The columns from the first response token on.
-        mask: True where those are response tokens.
+        states: What ``head`` reads to predict each response token, row after row.
+        head: Maps states to fp32 logits, already divided by the temperature.
+        chunk: Tokens whose logits are held at a time; with more, backward computes them again.
+        tokens: The response tokens.
+        mask: True where the batch holds them.
         inverse: For every row asked for, the place of its kind.
-        padding: Columns cut off to the left and right of ``tokens``.
     """
 
-    logits: Float[Tensor, "unique kept vocab"]
-    tokens: Int[Tensor, "unique kept"]
-    mask: Bool[Tensor, "unique kept"]
+    states: Float[Tensor, "tokens width"]
+    head: Head
+    chunk: int
+    tokens: Int[Tensor, " tokens"]
+    mask: Bool[Tensor, "unique seq"]
     inverse: Int[Tensor, " rows"]
-    padding: tuple[int, int]
+
+    @property
+    def logits(self) -> Float[Tensor, "tokens vocab"]:
+        """The logits that predict each token, all at once."""
+        return self.head(self.states)
 
     def logprobs(self) -> Float[Tensor, "rows seq"]:
         """Log-probability of each response token in nats, 0 elsewhere."""
-        chosen = self.logits.gather(2, self.tokens[:, :, None]).squeeze(2)
-        return self.expand(chosen - self.logits.logsumexp(dim=2))
+        return self.expand(_by_chunks(_chosen_logprobs, self))
 
     def entropy(self) -> Float[Tensor, "rows seq"]:
         """Entropy of the distribution each response token was drawn from, nats, 0 elsewhere."""
-        return self.expand(token_entropy(self.logits))
+        return self.expand(_by_chunks(lambda _tokens, logits: token_entropy(logits), self))
 
-    def expand(self, values: Float[Tensor, "unique kept"]) -> Float[Tensor, "rows seq"]:
+    def expand(self, values: Float[Tensor, " tokens"]) -> Float[Tensor, "rows seq"]:
         """Put per-token values back where the batch holds the tokens; 0 at other tokens."""
-        masked = torch.where(self.mask, values, torch.zeros_like(values))
-        return nn.functional.pad(masked, self.padding)[self.inverse]
+        placed = torch.zeros(self.mask.shape, dtype=values.dtype, device=values.device)
+        placed[self.mask] = values
+        return placed[self.inverse]
 
 
-def forward(model: nn.Module, batch: StepBatch, rows: Int[Tensor, " rows"], *, temperature: float) -> Forward:
+def divergence(old: Forward, new: Forward) -> Float[Tensor, "rows seq"]:
+    """KL(old ‖ new) of the next-token distributions at each response token, nats, 0 elsewhere."""
+    return old.expand(_by_chunks(lambda _tokens, *logits: token_kl(*logits), old, new))
+
+
+def _chosen_logprobs(
+    tokens: Int[Tensor, " tokens"], logits: Float[Tensor, "tokens vocab"]
+) -> Float[Tensor, " tokens"]:
+    return logits.gather(1, tokens[:, None]).squeeze(1) - logits.logsumexp(dim=1)
+
+
+def _by_chunks(value: Callable[..., Tensor], *outs: Forward) -> Float[Tensor, " tokens"]:
+    """Apply a function of tokens and their logits under each model, a chunk of tokens at a time."""
+
+    def run(tokens: Int[Tensor, " some"], *states: Float[Tensor, "some _"]) -> Float[Tensor, " some"]:
+        return value(tokens, *(out.head(some) for out, some in zip(outs, states, strict=True)))
+
+    tokens, chunk = outs[0].tokens, min(out.chunk for out in outs)
+    if len(tokens) <= chunk:
+        return run(tokens, *(out.states for out in outs))
+    pieces = zip(*(torch.split(part, chunk) for part in (tokens, *(out.states for out in outs))), strict=True)
+    values: list[Tensor] = [
+        checkpoint(run, *piece, use_reentrant=False, preserve_rng_state=False) for piece in pieces
+    ]
+    return torch.cat(values)
+
+
+def forward(
+    model: nn.Module,
+    batch: StepBatch,
+    rows: Int[Tensor, " rows"],
+    *,
+    temperature: float,
+    logits_mib: int = LOGITS_MIB,
+) -> Forward:
     """Run a model over some rows of a batch.
 
     Padding to the right of every token cannot be seen by a causal model, so a mask, which costs the
@@ -62,37 +110,35 @@ def forward(model: nn.Module, batch: StepBatch, rows: Int[Tensor, " rows"], *, t
         batch: The whole batch.
         rows: Which rows.
         temperature: Divides the logits.
+        logits_mib: Largest fp32 logits held at once, in MiB.
 
     Returns:
-        Logits and what is needed to read them.
+        What the model says of every response token of these rows.
     """
     ids, attention, response = batch.input_ids[rows], batch.attention_mask[rows], batch.response_mask[rows]
     keys = torch.cat([ids, attention.long(), response.long()], dim=1)
     unique, inverse = torch.unique(keys, dim=0, return_inverse=True)
     ids, attention, response = unique.chunk(3, dim=1)
+    mask, chunk = response.bool(), tokens_at_once(model, logits_mib)
+    inputs, places = _padded(ids, attention, mask)
+    states, head = predict(model, inputs, places, temperature=temperature, chunk=chunk)
+    return Forward(states, head, chunk, tokens=ids[mask], mask=mask, inverse=inverse)
+
+
+def _padded(
+    ids: Int[Tensor, "unique seq"], attention: Int[Tensor, "unique seq"], mask: Bool[Tensor, "unique seq"]
+) -> tuple[dict[str, Any], Places]:
     used = attention.any(dim=0).nonzero()
     left, right = int(used[0]), int(used[-1]) + 1
-    first = int(response.any(dim=0).int().argmax())
+    first = int(mask.any(dim=0).int().argmax())
     positions = (attention.cumsum(dim=1) - 1).clamp(min=0)
-    output = model(
-        input_ids=ids[:, left:right],
-        attention_mask=None if attention[:, left].all() else attention[:, left:right],
-        position_ids=positions[:, left:right],
-        logits_to_keep=right - first + 1,
-        use_cache=False,
-    )
-    return Forward(
-        logits=output.logits[:, :-1].float() / temperature,
-        tokens=ids[:, first:right],
-        mask=response[:, first:right].bool(),
-        inverse=inverse,
-        padding=(first, ids.shape[1] - right),
-    )
-
-
-def divergence(old: Forward, new: Forward) -> Float[Tensor, "rows seq"]:
-    """KL(old ‖ new) of the next-token distributions at each response token, nats, 0 elsewhere."""
-    return old.expand(token_kl(old.logits, new.logits))
+    inputs: dict[str, Any] = {
+        "input_ids": ids[:, left:right],
+        "attention_mask": None if attention[:, left].all() else attention[:, left:right],
+        "position_ids": positions[:, left:right],
+        "logits_to_keep": right - first + 1,
+    }
+    return inputs, mask[:, first:right].nonzero(as_tuple=True)
 
 
 def load_model(path: str | Path) -> tuple[nn.Module, Any]:
