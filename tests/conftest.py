@@ -15,6 +15,7 @@ SHAPE_CHECKED = (
     "losses",
     "gae",
     "batch",
+    "head",
     "model",
     "sampler",
     "learner",

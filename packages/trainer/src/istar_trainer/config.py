@@ -14,6 +14,7 @@ from istar_trainer.config_algorithms import AlgorithmConfig, DapoConfig, RlooCon
 from istar_trainer.config_base import Section
 from istar_trainer.config_credits import CreditConfig, IstarCredit, PrmConfig
 from istar_trainer.config_judge import JudgeConfig
+from istar_trainer.config_lora import LoraConfig
 
 
 class EnvConfig(Section):
@@ -48,6 +49,13 @@ class ModelConfig(Section):
     """Attention heads of the tiny model (ignored with ``path``)."""
     rope_theta: float = Field(default=30.0, gt=1)
     """Base of the tiny model's rotary wavelengths, about 4 × base tokens at most (ignored with ``path``)."""
+    lora: LoraConfig | None = None
+    """Learn adapters on frozen weights, in every stage and every model; null to learn all weights."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """Arithmetic of the layers. With ``lora``, frozen weights are held in it too; whatever learns is held,
+    and updated, in fp32."""
+    gradient_checkpointing: bool = False
+    """Whether backward computes each layer again instead of holding its activations."""
 
 
 class WarmStartConfig(Section):
@@ -181,6 +189,15 @@ class RunConfig(Section):
     """Also write TensorBoard event files (extra ``istar-trainer[tensorboard]``)."""
     shown_trajectories: int = Field(default=4, ge=0)
     """Trajectories per evaluation point whose credit is kept for the report."""
+
+    @model_validator(mode="after")
+    def _shared_backbone_has_adapters(self) -> "RunConfig":
+        if self.prm.backbone == "shared" and (self.model.lora is None or self.prm.init is not None):
+            raise ValueError(
+                "prm.backbone: shared makes the reward model an adapter on the policy's frozen weights: it "
+                "needs model.lora and cannot go with prm.init"
+            )
+        return self
 
     @model_validator(mode="after")
     def _judge_has_a_model(self) -> "RunConfig":

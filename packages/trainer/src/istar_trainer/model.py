@@ -141,11 +141,15 @@ def _padded(
     return inputs, mask[:, first:right].nonzero(as_tuple=True)
 
 
-def load_model(path: str | Path) -> tuple[nn.Module, Any]:
+def load_model(path: str | Path, *, dtype: torch.dtype = torch.float32) -> tuple[nn.Module, Any]:
     """Load a causal LM and its tokenizer from a folder in Hugging Face layout.
 
+    Args:
+        path: The folder.
+        dtype: Of the weights.
+
     Returns:
-        The model in fp32, evaluation mode, and the tokenizer.
+        The model in evaluation mode, and the tokenizer.
 
     Raises:
         ConfigError: If the folder holds no model, or the tokenizer has no chat template.
@@ -161,9 +165,7 @@ def load_model(path: str | Path) -> tuple[nn.Module, Any]:
             "layout, or make one with `istar init-tiny --env ID --out DIR`."
         )
     try:
-        model: nn.Module = AutoModelForCausalLM.from_pretrained(
-            folder, dtype=torch.float32, local_files_only=True
-        )
+        model: nn.Module = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, local_files_only=True)
         # AutoTokenizer gives every Qwen2 model the word splitting of Qwen2, whatever its tokenizer.json says
         kind: Any = PreTrainedTokenizerFast if (folder / "tokenizer.json").is_file() else AutoTokenizer
         tokenizer = kind.from_pretrained(folder, local_files_only=True)
