@@ -173,6 +173,17 @@ def _init_tiny(argv: list[str]) -> int:
     return 0
 
 
+def _plan(argv: list[str]) -> int:
+    """Say what a run needs: istar plan CONFIG [--gpus 8] [--gpu-memory-gb 80]; exit code 1 if too much."""
+    from istar_trainer.planning.plan import PlanArgs, make_plan
+    from istar_trainer.planning.report import show_plan
+
+    args, config = _args_and_config(PlanArgs, argv, "istar plan")
+    plan = make_plan(config, args)
+    show_plan(plan, Console(markup=False, highlight=False))
+    return 1 if plan.problems else 0
+
+
 @dataclass
 class ReportArgs:
     """Write the report of a run folder."""
@@ -256,6 +267,7 @@ _COMMANDS: dict[str, Command] = {
     "eval": _eval,
     "rollout": _rollout,
     "config": _show_config,
+    "plan": _plan,
     "doctor": _doctor,
     "init-tiny": _init_tiny,
     "report": _report,
