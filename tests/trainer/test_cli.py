@@ -308,7 +308,7 @@ def test_a_plan_says_what_fits_by_its_text_and_its_code(capsys, config):
     assert run("plan", str(path), "--gpus", "8") == 1
     shown = capsys.readouterr().out
     assert "Does not fit: each learner GPU needs" in shown
-    assert "ZeRO-3 in bfloat16" in shown
+    assert "ZeRO-3 instead of LoRA" in shown
     assert "7,615,616,512 parameters" in shown
 
 

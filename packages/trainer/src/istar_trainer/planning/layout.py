@@ -11,9 +11,8 @@ from istar_trainer.config_algorithms import PpoConfig
 from istar_trainer.config_credits import IstarOfficialCredit, Method, PrimeCredit, methods_of
 from istar_trainer.factories import make_env
 
-BYTES = {"float32": 4, "bfloat16": 2}
+BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "auto": 2}
 """Bytes of one number."""
-_ADAPTED = ("q_proj", "v_proj")
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,44 +21,46 @@ class Lora:
 
     Attributes:
         rank: Rank of the adapters.
-        targets: Last parts of the names of the matrices they are on, or ``all-linear``.
+        targets: Last parts of the names of the matrices they are on; empty for all but the head.
     """
 
     rank: int
-    targets: tuple[str, ...] | str
+    targets: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How models lie in memory.
+    """How models lie in memory. What learns is always held in fp32.
 
     Attributes:
-        width: Bytes of a number in frozen weights and activations.
+        width: Bytes of a number in activations, and in the frozen weights below adapters.
         lora: Adapters; None trains whole models.
         checkpointing: Whether activations are computed again in the backward pass.
-        vocab_chunk: Most tokens whose logits exist at a time; None for all of a micro-batch.
+        logits_mib: Largest fp32 logits held at once, in MiB; None for all of a micro-batch.
         shared_prm: Whether policy and PRM are adapters on one base.
-        is_deepspeed: Whether DeepSpeed trains; torch keeps whole fp32 models otherwise.
-        stage: ZeRO stage; 0 for torch.
-        offload: Whether the optimizer's state is in the memory of the host.
+        stage: ZeRO stage of DeepSpeed; 0 for torch, which keeps everything in every process.
+        offload: What waits in the memory of the host.
         sampler: Who generates.
+        sampler_width: Bytes of a number in vLLM.
         sampler_frac: Share of a GPU's memory that vLLM takes.
         tensor_parallel: GPUs that share one copy of vLLM's weights.
         colocated: Whether vLLM and the learners use the same GPUs.
+        sleeps: Whether vLLM leaves its memory to the learners while it has nothing to do.
     """
 
     width: int = 4
     lora: Lora | None = None
     checkpointing: bool = False
-    vocab_chunk: int | None = None
+    logits_mib: int | None = None
     shared_prm: bool = False
-    is_deepspeed: bool = False
     stage: int = 0
-    offload: bool = False
+    offload: Literal["none", "optimizer", "all"] = "none"
     sampler: Literal["local", "vllm"] = "local"
+    sampler_width: int = 2
     sampler_frac: float = 0.9
     tensor_parallel: int = 1
     colocated: bool = False
+    sleeps: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,17 +125,18 @@ def read_layout(config: cfg.RunConfig) -> Layout:
     is_deepspeed = _read(config, "learner.backend", "torch") == "deepspeed"
     return Layout(
         width=BYTES[_read(config, "model.dtype", "float32")],
-        lora=None if lora is None else Lora(lora.rank, getattr(lora, "target_modules", None) or _ADAPTED),
+        lora=None if lora is None else Lora(lora.rank, tuple(lora.target_modules)),
         checkpointing=_read(config, "model.gradient_checkpointing", False),
-        vocab_chunk=_read(config, "learner.vocab_chunk_tokens", None),
+        logits_mib=_read(config, "learner.logits_mib", None),
         shared_prm=_read(config, "prm.backbone", "separate") == "shared",
-        is_deepspeed=is_deepspeed,
-        stage=_read(config, "learner.deepspeed.stage", 0) if is_deepspeed else 0,
-        offload=is_deepspeed and _read(config, "learner.deepspeed.offload", "none") not in ("none", False),
+        stage=_read(config, "learner.deepspeed.stage", 3) if is_deepspeed else 0,
+        offload=_read(config, "learner.deepspeed.offload", "none") if is_deepspeed else "none",
         sampler=_read(config, "sampler.type", "local"),
-        sampler_frac=_read(config, "sampler.gpu_memory_frac", 0.9),
-        tensor_parallel=_read(config, "sampler.tensor_parallel", 1),
+        sampler_width=BYTES[_read(config, "sampler.dtype", "bfloat16")],
+        sampler_frac=_read(config, "sampler.gpu_memory_utilization", 0.9),
+        tensor_parallel=_read(config, "sampler.tensor_parallel_size", 1),
         colocated=_read(config, "sampler.mode", "server") == "engine",
+        sleeps=_read(config, "sampler.sleep", False),
     )
 
 

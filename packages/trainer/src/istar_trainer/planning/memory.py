@@ -18,7 +18,7 @@ class Held:
     Attributes:
         weights: Its weights.
         gradients: Gradients of those that learn.
-        optimizer: AdamW's two moments, and fp32 master weights where training weights are shorter.
+        optimizer: AdamW's two moments, and the weights that DeepSpeed keeps beside them.
     """
 
     weights: float = 0.0
@@ -57,16 +57,16 @@ def learner_bytes(trainable: int, frozen: int, layout: Layout, gpus: int) -> Hel
     Args:
         trainable: Parameters that learn.
         frozen: Parameters that do not.
-        layout: Who trains, at which precision.
+        layout: Who trains, and the precision of frozen weights.
         gpus: Over how many GPUs ZeRO spreads it.
     """
-    if not layout.is_deepspeed:
-        return Held(4.0 * trainable + layout.width * frozen, 4.0 * trainable, 8.0 * trainable)
-    share = [gpus if layout.stage >= stage else 1 for stage in (3, 2, 1)]
+    weights = 4.0 * trainable + layout.width * frozen
+    if layout.stage == 0:
+        return Held(weights, 4.0 * trainable, 8.0 * trainable)
     return Held(
-        layout.width * (trainable + frozen) / share[0],
-        layout.width * trainable / share[1],
-        0.0 if layout.offload else 12.0 * trainable / share[2],
+        0.0 if layout.offload == "all" else weights / (gpus if layout.stage == 3 else 1),
+        4.0 * trainable / (gpus if layout.stage >= 2 else 1),
+        0.0 if layout.offload != "none" else 12.0 * trainable / gpus,
     )
 
 
@@ -83,22 +83,23 @@ def held_by_models(
         gpus: GPUs that train.
     """
 
-    def learning(shape: ModelShape, *, on_shared_base: bool = False) -> Held:
+    def learning(shape: ModelShape, *, has_base: bool = True) -> Held:
         if layout.lora is None:
             return learner_bytes(shape.num_parameters, 0, layout, gpus)
         adapter = shape.adapter_parameters(layout.lora.rank, layout.lora.targets)
-        return learner_bytes(adapter, 0 if on_shared_base else shape.num_parameters, layout, gpus)
+        return learner_bytes(adapter, shape.num_parameters if has_base else 0, layout, gpus)
 
-    whole = Held(float(layout.width * policy.num_parameters))
     found = {"policy": learning(policy)}
     if cast.prm:
-        found["PRM"] = learning(prm, on_shared_base=layout.shared_prm)
+        found["PRM"] = learning(prm, has_base=not layout.shared_prm)
     if cast.follower:
-        found["running mean"] = whole
+        found["running mean"] = Held(learning(policy, has_base=not layout.shared_prm).weights)
     if cast.critic:
         found["critic"] = learning(policy)
-    if cast.reference:
-        found["reference"] = whole
+    if cast.reference and layout.lora is None:  # else it is the base below the policy's adapter
+        found["reference"] = Held(4.0 * policy.num_parameters)
+    if layout.stage == 3 and layout.sampler == "local":
+        found["sampler's copy"] = Held(4.0 * policy.num_parameters)
     return found
 
 
@@ -106,12 +107,12 @@ def activation_bytes(shape: ModelShape, tokens: int, layout: Layout) -> float:
     """Return what a forward pass keeps for its backward pass, without logits.
 
     Counted for RMSNorm (its input in fp32, twice a layer), fused attention and a gated feed-forward
-    part, as transformers computes Qwen2 and Llama.
+    part, as transformers computes Qwen2 and Llama; adapters keep their inputs in fp32 too.
 
     Args:
         shape: The model.
         tokens: Padded tokens of the pass.
-        layout: Precision, and whether layers are computed again.
+        layout: Precision, adapters, and whether layers are computed again.
     """
     width = layout.width
     layer = (
@@ -119,6 +120,10 @@ def activation_bytes(shape: ModelShape, tokens: int, layout: Layout) -> float:
         + 4.0 * (2 + shape.num_heads)
         + width * (4 * shape.hidden + 2 * shape.query + 2 * shape.key + 4 * shape.intermediate)
     )
+    if layout.lora is not None:
+        adapted = shape.adapted(layout.lora.targets)
+        kept = sum((inputs if width < 4 else 0) + layout.lora.rank for inputs, _ in adapted)
+        layer += 4.0 * kept / shape.num_layers
     last = 4.0 * (shape.hidden + 1) + width * 2.0 * shape.hidden
     if layout.checkpointing:
         return tokens * (shape.num_layers * width * shape.hidden + layer + last)
@@ -133,9 +138,11 @@ def logit_bytes(shape: ModelShape, tokens: int, layout: Layout) -> float:
     Args:
         shape: The model.
         tokens: Sampled tokens of the pass.
-        layout: Precision, and how many tokens have logits at a time.
+        layout: Precision, and how large logits may be at a time.
     """
-    alive = tokens if layout.vocab_chunk is None else min(tokens, layout.vocab_chunk)
+    alive = tokens
+    if layout.logits_mib is not None:
+        alive = min(tokens, max(1, layout.logits_mib * 2**20 // (4 * shape.vocab)))
     return float(alive * shape.vocab * (2 * layout.width + 8))
 
 
@@ -158,8 +165,11 @@ def learning_bytes(
     """
     rows = max(1, min(micro_batch_tokens // workload.longest, workload.rows))
     logits = logit_bytes(shape, rows * workload.response, layout)
-    gathered = layout.width * (2.0 * shape.layer + shape.head) if layout.stage == 3 else 0.0
-    return activation_bytes(shape, rows * workload.longest, layout) + forwards * logits + gathered
+    whole = shape.layer if layout.checkpointing else shape.body
+    shorter = 2.0 * (whole + shape.head) if layout.width == 2 and layout.lora is None else 0.0
+    held = 4 if layout.lora is None else layout.width
+    gathered = held * (2.0 * shape.layer + shape.head) if layout.stage == 3 else 0.0
+    return activation_bytes(shape, rows * workload.longest, layout) + forwards * logits + shorter + gathered
 
 
 def sampling_bytes(shape: ModelShape, workload: Workload, layout: Layout, *, max_rows: int = 512) -> float:
@@ -216,7 +226,7 @@ def sampler_room(
     copies = max(1, gpus // parts)
     return SamplerRoom(
         share=layout.sampler_frac * gpu_bytes,
-        weights=layout.width * shape.num_parameters / parts,
-        per_sequence=cache_bytes(shape, workload.longest, layout.width) / parts,
+        weights=layout.sampler_width * shape.num_parameters / parts,
+        per_sequence=cache_bytes(shape, workload.longest, layout.sampler_width) / parts,
         wanted=-(-workload.trajectories // copies),
     )

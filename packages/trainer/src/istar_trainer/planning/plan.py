@@ -28,15 +28,18 @@ from istar_trainer.planning.shapes import ModelShape, shape_of, shape_of_run
 from istar_trainer.planning.work import Pass, iteration_work
 
 GIB = 1024**3
-_THRIFTY: Mapping[str, Any] = {"checkpointing": True, "vocab_chunk": 1024, "sampler": "vllm"}
-_ADAPTERS: Mapping[str, Any] = {**_THRIFTY, "lora": Lora(32, "all-linear"), "width": 2}
-_ZERO: Mapping[str, Any] = {**_THRIFTY, "is_deepspeed": True, "stage": 3, "width": 2}
+_THRIFTY: Mapping[str, Any] = {"checkpointing": True, "logits_mib": 512, "width": 2, "sampler": "vllm"}
+_ADAPTERS: Mapping[str, Any] = {**_THRIFTY, "lora": Lora(16)}
 _ALTERNATIVES: Mapping[str, Mapping[str, Any]] = {
-    "micro-batches of one row, checkpointing, logits of 1,024 tokens at a time, vLLM": _THRIFTY,
-    "all that, and LoRA of rank 32 on a bfloat16 base": _ADAPTERS,
-    "all that, and policy and PRM on one base": {**_ADAPTERS, "shared_prm": True},
-    "the first, and DeepSpeed ZeRO-3 in bfloat16": _ZERO,
-    "the first, and ZeRO-3 with the optimizer's state on the host": {**_ZERO, "offload": True},
+    "bfloat16, checkpointing, micro-batches of one row, 512 MiB of logits, vLLM elsewhere": _THRIFTY,
+    "all that, and LoRA of rank 16": _ADAPTERS,
+    "all that, LoRA, and policy and PRM on one base": {**_ADAPTERS, "shared_prm": True},
+    "all that, and ZeRO-3 instead of LoRA": {**_THRIFTY, "stage": 3},
+    "all that, ZeRO-3, and the optimizer's state on the host": {
+        **_THRIFTY,
+        "stage": 3,
+        "offload": "optimizer",
+    },
 }
 
 
@@ -51,7 +54,7 @@ class PlanArgs:
     reserve_gb: float = 4.0
     """What CUDA, communication buffers and the allocator take of each, in GiB."""
     sampler_gpus: int | None = None
-    """GPUs that only vLLM uses in server mode; as many as share one copy of its weights by default."""
+    """GPUs that only vLLM uses in server mode, by default one copy of its weights; 0 if it shares all."""
     steps: int | None = None
     """Expected replies per trajectory; the environment's limit by default."""
     prompt_tokens: int | None = None
@@ -108,7 +111,7 @@ class Plan:
             )
             yield (
                 f"vLLM's share of {share:.1f} GiB does not hold {weights:.1f} GiB of weights and one "
-                f"sequence of {one:.2f} GiB; raise sampler.gpu_memory_frac or sampler.tensor_parallel"
+                f"sequence of {one:.2f} GiB; raise sampler.gpu_memory_utilization or tensor_parallel_size"
             )
 
 
@@ -125,6 +128,8 @@ def make_plan(config: cfg.RunConfig, args: PlanArgs) -> Plan:
     policy = shape_of_run(config.model)
     prm = shape_of(Path(config.prm.init)) if config.prm.init else policy
     cast, layout = read_cast(config), read_layout(config)
+    if args.sampler_gpus == 0:
+        layout = replace(layout, colocated=layout.sampler == "vllm")
     workload = read_workload(
         config, steps=args.steps, prompt_tokens=args.prompt_tokens, response_tokens=args.response_tokens
     )
@@ -134,7 +139,7 @@ def make_plan(config: cfg.RunConfig, args: PlanArgs) -> Plan:
     if learner_gpus < 1:
         raise ConfigError(
             f"{args.gpus} GPUs, of which vLLM takes {sampler_gpus}, leave none to train. Give more --gpus, "
-            "or sampler.mode: engine."
+            "or --sampler-gpus 0 if it shares them."
         )
     gpu_bytes = (args.gpu_memory_gb - args.reserve_gb) * GIB
 
@@ -142,6 +147,8 @@ def make_plan(config: cfg.RunConfig, args: PlanArgs) -> Plan:
         held = held_by_models(policy, prm, cast, some, learner_gpus)
         moments = _moments(policy, prm, cast, some, limits=limits, micro_batch_tokens=micro_batch_tokens)
         share = some.sampler_frac * args.gpu_memory_gb * GIB if some.colocated else 0.0
+        if some.sleeps:
+            return GpuMemory(held, {**moments, "vLLM samples": share})
         return GpuMemory(held, moments, share)
 
     needed = memory(layout, config.learner.micro_batch_tokens)

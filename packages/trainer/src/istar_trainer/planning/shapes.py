@@ -50,15 +50,17 @@ class ModelShape:
     vocab: int
     linear: tuple[tuple[str, int, int], ...]
 
-    def adapter_parameters(self, rank: int, targets: Collection[str] | str) -> int:
-        """Count the parameters of a LoRA adapter: rank · (inputs + outputs) of every matrix it is on.
+    def adapted(self, targets: Collection[str]) -> list[tuple[int, int]]:
+        """Return inputs and outputs of the matrices that an adapter is on.
 
         Args:
-            rank: Its rank.
-            targets: Last parts of the matrices' names, or ``all-linear``.
+            targets: Last parts of their names; empty for all but the head.
         """
-        chosen = [s for s in self.linear if targets == "all-linear" or s[0] in targets]
-        return sum(rank * (inputs + outputs) for _, inputs, outputs in chosen)
+        return [(inputs, outputs) for name, inputs, outputs in self.linear if not targets or name in targets]
+
+    def adapter_parameters(self, rank: int, targets: Collection[str]) -> int:
+        """Count the parameters of a LoRA adapter: rank · (inputs + outputs) of every matrix it is on."""
+        return sum(rank * (inputs + outputs) for inputs, outputs in self.adapted(targets))
 
 
 def published_models() -> dict[str, dict[str, Any]]:
