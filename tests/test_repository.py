@@ -199,7 +199,7 @@ def test_every_package_carries_the_license(package):
 def test_pins_are_exact_and_each_stands_once():
     lines = [
         line
-        for name in ("base", "test")
+        for name in ("base", "test", "weights")
         for line in text_of(ROOT / f"requirements/{name}.txt").splitlines()
         if not line.startswith("#")
     ]

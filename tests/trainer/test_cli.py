@@ -298,3 +298,20 @@ def test_a_configuration_on_disk_is_what_the_command_printed(capsys, finished_ru
     path = write_config(tmp_path / "c.yaml", run_dir=str(finished_run))
     assert run("config", path) == 0
     assert json.loads(capsys.readouterr().out) == json.loads((finished_run / "config.json").read_text())
+
+
+def test_a_plan_says_what_fits_by_its_text_and_its_code(capsys, config):
+    assert run("plan", str(config)) == 0
+    assert "Fits." in capsys.readouterr().out
+    path = config.with_name("large.yaml")
+    path.write_text("{model: {path: models/qwen2.5-7b-instruct}, rollout: {max_response_tokens: 512}}")
+    assert run("plan", str(path), "--gpus", "8") == 1
+    shown = capsys.readouterr().out
+    assert "Does not fit: each learner GPU needs" in shown
+    assert "ZeRO-3 instead of LoRA" in shown
+    assert "7,615,616,512 parameters" in shown
+
+
+def test_a_plan_can_be_made_for_another_machine(capsys, config):
+    assert run("plan", str(config), "--gpus", "8", "--gpu-memory-gb", "4", "--reserve-gb", "3.99") == 1
+    assert "on each of 8 learner GPUs" in capsys.readouterr().out

