@@ -75,17 +75,6 @@ def test_the_share_of_the_step_part_is_0_without_any_advantage():
     assert iteration_metrics(replace(record, data=data, credit=nothing))["adv/share_step"] == 0.0
 
 
-def test_disagreement_of_sampler_and_learner_by_hand():
-    record = make_record(make_scene())
-    batch = record.data.batch
-    mask = batch.response_mask
-    change = (record.data.old_logprobs - batch.sampler_logprobs)[mask].double()
-    metrics = iteration_metrics(record)
-    assert metrics["mismatch/abs_max"] == pytest.approx(float(change.abs().max()))
-    assert metrics["mismatch/abs_mean"] == pytest.approx(float(change.abs().mean()))
-    assert metrics["mismatch/k3"] == pytest.approx(float((change.exp() - 1 - change).mean()), abs=1e-6)
-
-
 def test_broken_trajectories_are_counted_but_enter_no_mean():
     scene = make_scene()
     broken = make_trajectory("g2/x", "g2", [], failed=True)

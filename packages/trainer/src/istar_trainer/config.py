@@ -15,6 +15,7 @@ from istar_trainer.config_base import Section
 from istar_trainer.config_credits import CreditConfig, IstarCredit, PrmConfig
 from istar_trainer.config_judge import JudgeConfig
 from istar_trainer.config_lora import LoraConfig
+from istar_trainer.config_sampler import LocalSamplerConfig, SamplerConfig
 
 
 class EnvConfig(Section):
@@ -172,6 +173,7 @@ class RunConfig(Section):
     model: ModelConfig = ModelConfig()
     warm_start: WarmStartConfig = WarmStartConfig()
     rollout: RolloutConfig = RolloutConfig()
+    sampler: SamplerConfig = LocalSamplerConfig()
     verifier: str | None = None
     """Which verifier judges the episodes (``istar_judges.verifiers``), or ``llm`` for the model of ``judge``;
     null for the environment's own verifier."""

@@ -21,6 +21,26 @@ class KlConfig(Section):
     """Added to the loss, or subtracted from the tokens' rewards before advantages are computed."""
 
 
+class CorrectionConfig(Section):
+    """Correction for a sampler whose probabilities are not the learner's, by the ratio w = π_old / π_sampler.
+
+    Weights and rejection are independent of each other. Ratios may be of a token, or of its step as a product
+    or geometric mean; what is rejected leaves the loss's numerator and denominator.
+    """
+
+    weight: Literal["token", "step_product", "step_geo"] | None = "token"
+    """Ratio that multiplies each token's loss, cut at ``weight_cap`` (Yao et al. 2025); null for none."""
+    weight_cap: float = Field(default=2.0, gt=0)
+    """Largest weight."""
+    reject: Literal["token", "step_product", "step_geo"] | None = None
+    """Ratio that must lie in ``reject_low`` … ``reject_high`` for a token (Ling Team 2025), or its whole step
+    (Liu et al. 2025), to be learnt from; null rejects nothing."""
+    reject_low: float = Field(default=0.5, ge=0, lt=1)
+    """Smallest accepted ratio."""
+    reject_high: float = Field(default=2.0, gt=1)
+    """Largest accepted ratio."""
+
+
 class LossConfig(Section):
     """The policy loss."""
 
@@ -40,6 +60,8 @@ class LossConfig(Section):
     """Penalty on leaving the start policy; null, as in the paper, keeps no reference model."""
     entropy_coef: float = Field(default=0.0, ge=0)
     """Weight of the entropy bonus, per nat and token."""
+    correction: CorrectionConfig | None = None
+    """Correction for a sampler that disagrees with the learner; null, as published, trusts it."""
 
 
 class DynamicSampling(Section):

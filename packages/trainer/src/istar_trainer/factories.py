@@ -12,6 +12,7 @@ from torch import nn
 import istar_envs
 from istar_trainer import config as cfg
 from istar_trainer.config_algorithms import CriticConfig
+from istar_trainer.config_sampler import VllmSamplerConfig
 from istar_trainer.critic import with_value_head
 from istar_trainer.footprint import multiply_in_bfloat16, recompute_layers
 from istar_trainer.head import head_of
@@ -19,7 +20,8 @@ from istar_trainer.learner import Optimization, TorchLearner, TorchModel
 from istar_trainer.lora import AdaptedModel, Backbone
 from istar_trainer.model import load_model
 from istar_trainer.rollout import Player
-from istar_trainer.sampler import LocalSampler
+from istar_trainer.sampler import LocalSampler, PolicySampler
+from istar_trainer.vllm.build import make_vllm_sampler
 
 
 def make_env(config: cfg.EnvConfig, split: str) -> gym.Env[Any, Any]:
@@ -126,5 +128,22 @@ def make_sampler(config: cfg.RunConfig, learner: TorchLearner, tokenizer: Any) -
     return LocalSampler(
         learner.model,
         eos_token_id=tokenizer.eos_token_id,
+        max_new_tokens=config.rollout.max_response_tokens,
+    )
+
+
+def make_policy_sampler(
+    config: cfg.RunConfig, learner: TorchLearner, tokenizer: Any, model_path: Path
+) -> PolicySampler:
+    """Make the configured sampler of a learner whose model was loaded from a folder."""
+    if not isinstance(config.sampler, VllmSamplerConfig):
+        return make_sampler(config, learner, tokenizer)
+    return make_vllm_sampler(
+        config.sampler,
+        learner.model,
+        model_path,
+        config.run_dir,
+        eos_token_id=tokenizer.eos_token_id,
+        max_prompt_tokens=config.rollout.max_prompt_tokens,
         max_new_tokens=config.rollout.max_response_tokens,
     )

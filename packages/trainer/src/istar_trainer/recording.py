@@ -4,8 +4,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
 from istar_trainer.algorithms import OutcomeAdvantages
 from istar_trainer.collect import Played
 from istar_trainer.credits import BatchOutcomes, StepCredit
@@ -62,7 +60,7 @@ def iteration_metrics(record: IterationRecord) -> dict[str, float]:
         **_rollout_metrics(record),
         **_outcome_metrics(record),
         **_credit_metrics(record),
-        **_logprob_metrics(record.data),
+        **_drift_metrics(record.data),
         **record.played.metrics,
         **record.outcome_part.metrics,
         **record.credit.metrics,
@@ -187,19 +185,13 @@ def _credit_metrics(record: IterationRecord) -> dict[str, float]:
     }
 
 
-def _logprob_metrics(data: PolicyBatch) -> dict[str, float]:
-    """Compare the policy's logprobs with the sampler's report and with the frozen start policy's."""
+def _drift_metrics(data: PolicyBatch) -> dict[str, float]:
+    """Compare the policy with the frozen start policy; nothing where there is none."""
+    if data.ref_logprobs is None:
+        return {}
     mask = data.batch.response_mask & (data.batch.weights > 0)[:, None]
-    change = (data.old_logprobs - data.batch.sampler_logprobs)[mask].double()
-    metrics = {
-        "mismatch/abs_mean": float(change.abs().mean()),
-        "mismatch/abs_max": float(change.abs().max()),
-        "mismatch/k3": float((torch.expm1(change) - change).mean()),
-    }
-    if data.ref_logprobs is not None:
-        drift = kl_penalty(data.old_logprobs, data.ref_logprobs, mask, estimator="k3")
-        metrics["policy/kl_to_start"] = float(drift[mask].double().mean())
-    return metrics
+    drift = kl_penalty(data.old_logprobs, data.ref_logprobs, mask, estimator="k3")
+    return {"policy/kl_to_start": float(drift[mask].double().mean())}
 
 
 def _response_tokens(trajectories: Iterator[Trajectory]) -> float:

@@ -60,6 +60,18 @@ class Sampler(Protocol):
         ...
 
 
+class PolicySampler(Sampler, Protocol):
+    """A sampler that follows a learner and may hold a process or a GPU's memory of its own."""
+
+    def rest(self) -> None:
+        """Leave what learning needs, such as a GPU's memory, until the next reply is asked for."""
+        ...
+
+    def close(self) -> None:
+        """End what was started for it."""
+        ...
+
+
 class LocalSampler:
     """Samples from a model in this process.
 
@@ -93,6 +105,12 @@ class LocalSampler:
             if value.data_ptr() != weights[name].data_ptr():
                 value.copy_(weights[name])
         self._snapshot_id = snapshot_id
+
+    def rest(self) -> None:
+        """Nothing to leave."""
+
+    def close(self) -> None:
+        """Nothing was started."""
 
     @torch.no_grad()
     def generate(self, requests: Sequence[Request], *, temperature: float) -> list[Completion]:

@@ -27,7 +27,7 @@ from istar_trainer.factories import (
     make_env,
     make_learner,
     make_players,
-    make_sampler,
+    make_policy_sampler,
     policy_optimization,
     share_backbone,
     start_policy,
@@ -43,7 +43,7 @@ from istar_trainer.recording import IterationRecord, credit_records, iteration_m
 from istar_trainer.records import Group
 from istar_trainer.rehearsal import Rehearsal, make_rehearsal
 from istar_trainer.rollout import Player, Task, require_enough
-from istar_trainer.sampler import LocalSampler
+from istar_trainer.sampler import PolicySampler
 from istar_trainer.timing import Clock
 
 logger = logging.getLogger(__name__)
@@ -73,7 +73,7 @@ class Run:
     config: cfg.RunConfig
     folder: RunFolder
     policy: TorchLearner
-    sampler: LocalSampler
+    sampler: PolicySampler
     players: dict[str, Player]
     judging: Judging
     algorithm: Algorithm
@@ -168,6 +168,7 @@ class Run:
                 f"the batch was sampled by snapshot {batch.snapshot_id}, but the policy is at "
                 f"{self.sampler.snapshot_id}. Sample again, or score it with the snapshot that sampled it."
             )
+        self.sampler.rest()
         entropy = torch.zeros(batch.input_ids.shape)
 
         def value(out: Forward, rows: Int[Tensor, " some"]) -> Float[Tensor, "some seq"]:
@@ -272,7 +273,8 @@ class Run:
         return bool(found)
 
     def close(self) -> None:
-        """Close environments, judge and files."""
+        """Close sampler, environments, judge and files."""
+        self.sampler.close()
         self.judging.close()
         for player in self.players.values():
             player.close()
@@ -321,7 +323,7 @@ def make_run(
         config=config,
         folder=folder,
         policy=policy,
-        sampler=make_sampler(config, policy, tokenizer),
+        sampler=make_policy_sampler(config, policy, tokenizer, model_path),
         players=make_players(config, tokenizer),
         judging=make_judging(config, folder),
         algorithm=algorithm,

@@ -21,6 +21,7 @@ from istar_trainer.losses import (
     policy_log_ratios,
     ratio_stats,
 )
+from istar_trainer.mismatch import accepted, importance_weights, mismatch_metrics
 from istar_trainer.model import Forward
 
 
@@ -70,22 +71,24 @@ def update_policy(
     Args:
         learner: The policy.
         data: Rows with old logprobs and advantages.
-        loss: Ratio form, aggregation, clip range, penalty on leaving the start policy, entropy bonus.
+        loss: Ratio form, aggregation, clip range, penalty on leaving the start policy, entropy bonus,
+            correction for a sampler that disagrees.
         config: Epochs and minibatches.
         seed: Seed of the dealing of groups.
         lr_share: Share of the learning rate to use.
 
     Returns:
-        Metrics ``policy/…`` and ``ratio/…``; the ratio's are means over minibatches, its maximum is
-        the largest, and ``first_minibatch…`` must show no deviation, as nothing has moved yet.
+        Metrics ``policy/…``, ``ratio/…`` and ``mismatch/…``; the ratio's are means over minibatches, its
+        maximum is the largest, and ``first_minibatch…`` must show no deviation, as nothing has moved yet.
     """
     learner.scale_lr(lr_share)
+    token_factors, mismatch = correct_for_sampler(data, loss)
     losses: list[float] = []
     norms: list[float] = []
     stats: list[RatioStats] = []
     for epoch in range(config.epochs):
         for chosen in deal(data.batch.group_index, config.minibatches, seed=seed + epoch):
-            value, found = _accumulate(learner, data, loss, data.weights * chosen)
+            value, found = _accumulate(learner, data, loss, data.weights * chosen, token_factors)
             losses.append(value)
             stats.append(found)
             norms.append(learner.step())
@@ -101,7 +104,37 @@ def update_policy(
         "ratio/clip_high_frac": sum(s.clip_high_frac for s in stats) / len(stats),
         "ratio/first_minibatch_max_dev": first.max_deviation,
         "ratio/first_minibatch_clip_frac": first.clip_low_frac + first.clip_high_frac,
+        **mismatch,
     }
+
+
+def correct_for_sampler(
+    data: PolicyBatch, loss: LossConfig
+) -> tuple[Float[Tensor, "rows seq"], dict[str, float]]:
+    """Compare the sampler's logprobs with π_old's, and say what each token's loss is multiplied by.
+
+    Args:
+        data: Rows with old logprobs.
+        loss: Clip range and correction.
+
+    Returns:
+        Factors, 0 at rejected tokens and outside the mask, 1 at all others without a correction; and metrics
+        ``mismatch/…`` over the rows that count.
+    """
+    batch, config = data.batch, loss.correction
+    logprobs = (data.old_logprobs, batch.sampler_logprobs)
+    counted = batch.response_mask & (data.weights > 0)[:, None]
+    metrics = mismatch_metrics(*logprobs, counted, clip_low=loss.clip_low, clip_high=loss.clip_high)
+    kept, factors = batch.response_mask, batch.response_mask.float()
+    if config is not None and config.weight is not None:
+        factors = importance_weights(*logprobs, kept, form=config.weight, cap=config.weight_cap)
+        metrics["mismatch/weight_mean"] = _mean(factors[counted])
+        metrics["mismatch/capped_frac"] = _mean(factors[counted] >= config.weight_cap)
+    if config is not None and config.reject is not None:
+        low, high = config.reject_low, config.reject_high
+        kept = accepted(*logprobs, kept, form=config.reject, low=low, high=high)
+        metrics["mismatch/rejected_frac"] = 1.0 - _mean(kept[counted])
+    return torch.where(kept, factors, 0.0), metrics
 
 
 def deal(group_index: Int[Tensor, " rows"], num_parts: int, *, seed: int) -> Iterator[Bool[Tensor, " rows"]]:
@@ -125,12 +158,20 @@ def deal(group_index: Int[Tensor, " rows"], num_parts: int, *, seed: int) -> Ite
         yield torch.isin(group_index, part)
 
 
+def _mean(values: Tensor) -> float:
+    return float(values.double().mean()) if values.numel() else 0.0
+
+
 def _accumulate(
-    learner: Learner, data: PolicyBatch, loss: LossConfig, row_weights: Float[Tensor, " rows"]
+    learner: Learner,
+    data: PolicyBatch,
+    loss: LossConfig,
+    row_weights: Float[Tensor, " rows"],
+    token_factors: Float[Tensor, "rows seq"],
 ) -> tuple[float, RatioStats]:
     batch = data.batch
     token_weights = aggregation_weights(
-        batch.response_mask,
+        token_factors > 0,
         batch.trajectory_index,
         row_weights,
         mode=loss.aggregation,
@@ -150,6 +191,7 @@ def _accumulate(
             clip_high=loss.clip_high,
             dual_clip=loss.dual_clip,
         )
+        token_losses = token_losses * token_factors[rows]
         if kl is not None and data.ref_logprobs is not None:
             penalty = kl_penalty(logprobs, data.ref_logprobs[rows], mask, estimator=kl.estimator)
             token_losses = token_losses + kl.coef * penalty

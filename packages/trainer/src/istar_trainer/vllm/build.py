@@ -1,0 +1,111 @@
+"""Makes the vLLM sampler of a run from its configuration."""
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from istar_trainer.config_sampler import VllmSamplerConfig
+from istar_trainer.vllm.engine import VllmEngine
+from istar_trainer.vllm.process import ServerProcess
+from istar_trainer.vllm.sampler import VllmSampler
+from istar_trainer.vllm.server import VllmServer
+from istar_trainer.vllm.wire import engine_arguments
+
+
+def make_vllm_sampler(
+    config: VllmSamplerConfig,
+    model: nn.Module,
+    model_path: Path,
+    run_dir: Path,
+    *,
+    eos_token_id: int,
+    max_prompt_tokens: int,
+    max_new_tokens: int,
+) -> VllmSampler:
+    """Make a sampler that follows a learner's model.
+
+    Args:
+        config: The section ``sampler``.
+        model: The learner's model; a PEFT model hands over its adapter only.
+        model_path: Folder that it was loaded from, with the tokenizer.
+        run_dir: Run folder, for the server's log and, by default, the snapshots.
+        eos_token_id: Token that ends a reply.
+        max_prompt_tokens: Longest prompt.
+        max_new_tokens: Longest reply.
+    """
+    arguments = partial(
+        engine_arguments, config, tokenizer=model_path, max_tokens=max_prompt_tokens + max_new_tokens
+    )
+
+    def start_process(flags: list[str]) -> ServerProcess:
+        return ServerProcess(config.python, flags, config.env, log=run_dir / "vllm.log")
+
+    backend = (
+        VllmEngine(arguments)
+        if config.mode == "engine"
+        else VllmServer(
+            arguments,
+            start_process=start_process if config.url is None else None,
+            url=config.url,
+            concurrency=config.concurrency,
+            start_timeout_s=config.start_timeout_s,
+            request_timeout_s=config.request_timeout_s,
+        )
+    )
+    return VllmSampler(
+        backend,
+        model_path.resolve(),
+        snapshot_folder(config.sync_dir, run_dir),
+        write=partial(write_snapshot, model, dtype=config.dtype),
+        score=partial(text_logprobs, model),
+        eos_token_id=eos_token_id,
+        max_new_tokens=max_new_tokens,
+        probe_band=config.probe_band,
+        max_restarts=config.max_restarts,
+        sleeps=config.sleep,
+    )
+
+
+def snapshot_folder(sync_dir: Path | None, run_dir: Path) -> Path:
+    """Return the folder of a run's snapshots: its own, however many runs share ``sync_dir``."""
+    run = run_dir.resolve()
+    return run / "snapshots" if sync_dir is None else sync_dir.resolve() / "-".join(run.parts[1:])
+
+
+def write_snapshot(model: Any, weights: dict[str, Tensor], folder: Path, *, dtype: str) -> None:
+    """Save weights of a model as its own library lays them out, in the sampler's precision.
+
+    Args:
+        model: Hugging Face or PEFT model; decides the layout, not the values.
+        weights: Values by the names of its ``state_dict``.
+        folder: Where to write.
+        dtype: ``auto`` keeps theirs.
+    """
+    if dtype != "auto":
+        weights = _cast(weights, getattr(torch, dtype))
+    model.save_pretrained(folder, state_dict=weights)
+
+
+def _cast(weights: dict[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
+    """Change the precision; names that share a tensor go on sharing one."""
+    made: dict[tuple[int, torch.Size], Tensor] = {}
+    result = {}
+    for name, value in weights.items():
+        key = (value.data_ptr(), value.shape)
+        if key not in made:
+            made[key] = value.detach().to(dtype) if value.is_floating_point() else value
+        result[name] = made[key]
+    return result
+
+
+@torch.no_grad()
+def text_logprobs(model: Any, ids: Sequence[int]) -> list[float]:
+    """Logprob of every token of a text but the first, at temperature 1, fp32 log-softmax."""
+    tokens = torch.tensor([list(ids)], device=next(model.parameters()).device)
+    logprobs = model(input_ids=tokens, use_cache=False).logits[0, :-1].float().log_softmax(dim=-1)
+    values: list[float] = logprobs.gather(1, tokens[0, 1:, None])[:, 0].tolist()
+    return values
