@@ -5,11 +5,16 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
+from torch import nn
 
 import istar_envs
 from istar_trainer import config as cfg
 from istar_trainer.config_algorithms import CriticConfig
 from istar_trainer.critic import load_critic
+from istar_trainer.distributed.ranks import num_ranks
+from istar_trainer.distributed.sharded import ShardedLearner, ShardedModel
+from istar_trainer.distributed.sharing import SharedPlayer
+from istar_trainer.distributed.zero import DeepSpeedLearner
 from istar_trainer.learner import Optimization, TorchLearner, TorchModel
 from istar_trainer.model import load_model
 from istar_trainer.rollout import Player
@@ -27,18 +32,27 @@ def make_learner(
 ) -> tuple[TorchLearner, Any]:
     """Load a model and give it an optimizer; returns the tokenizer too."""
     model, tokenizer = load_model(model_path)
-    learner = TorchLearner(
-        model,
-        optimization,
-        temperature=config.rollout.temperature,
-        micro_batch_tokens=config.learner.micro_batch_tokens,
-    )
+    learner = learner_of(model, config.learner, optimization, temperature=config.rollout.temperature)
     return learner, tokenizer
+
+
+def learner_of(
+    model: nn.Module, config: cfg.LearnerConfig, optimization: Optimization, *, temperature: float
+) -> TorchLearner:
+    """Give a model an optimizer, as the backend and the number of processes ask for."""
+    tokens = config.micro_batch_tokens
+    if config.backend == "deepspeed":
+        return DeepSpeedLearner(
+            model, optimization, config.deepspeed, temperature=temperature, micro_batch_tokens=tokens
+        )
+    kind = TorchLearner if num_ranks() == 1 else ShardedLearner
+    return kind(model, optimization, temperature=temperature, micro_batch_tokens=tokens)
 
 
 def load_reference(model_path: Path, config: cfg.RunConfig) -> TorchModel:
     """Load the frozen start policy."""
-    return TorchModel(
+    kind = TorchModel if num_ranks() == 1 else ShardedModel
+    return kind(
         load_model(model_path)[0],
         temperature=config.rollout.temperature,
         micro_batch_tokens=config.learner.micro_batch_tokens,
@@ -47,12 +61,8 @@ def load_reference(model_path: Path, config: cfg.RunConfig) -> TorchModel:
 
 def load_critic_learner(model_path: Path, config: cfg.RunConfig, critic: CriticConfig) -> TorchLearner:
     """Load the start policy as a critic, with an optimizer."""
-    return TorchLearner(
-        load_critic(model_path),
-        Optimization(critic.lr, critic.weight_decay, critic.grad_clip),
-        temperature=1.0,
-        micro_batch_tokens=config.learner.micro_batch_tokens,
-    )
+    optimization = Optimization(critic.lr, critic.weight_decay, critic.grad_clip)
+    return learner_of(load_critic(model_path), config.learner, optimization, temperature=1.0)
 
 
 def policy_optimization(config: cfg.RunConfig) -> Optimization:
@@ -61,9 +71,9 @@ def policy_optimization(config: cfg.RunConfig) -> Optimization:
 
 
 def make_players(config: cfg.RunConfig, tokenizer: Any) -> dict[str, Player]:
-    """Make one player per split."""
+    """Make one player per split; the processes share its tasks."""
     return {
-        split: Player(
+        split: SharedPlayer(
             partial(make_env, config.env, split),
             tokenizer,
             template=config.env.template,
@@ -77,7 +87,7 @@ def make_players(config: cfg.RunConfig, tokenizer: Any) -> dict[str, Player]:
 def make_sampler(config: cfg.RunConfig, learner: TorchLearner, tokenizer: Any) -> LocalSampler:
     """Make the in-process sampler of a learner's own model."""
     return LocalSampler(
-        learner.model,
+        learner.sampling_model(),
         eos_token_id=tokenizer.eos_token_id,
         max_new_tokens=config.rollout.max_response_tokens,
     )
