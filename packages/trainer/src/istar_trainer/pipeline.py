@@ -148,6 +148,7 @@ def clone_expert(config: RunConfig, model_path: Path, out: Path, progress: Progr
     tasks = listed_tasks(dev, settings.eval_tasks)
 
     def dev_success() -> float:
+        sampler.load(learner.weights(), sampler.snapshot_id)
         result = evaluate(player, sampler, tasks, temperature=config.eval.temperature, seed=config.eval.seed)
         return result.success_rate
 

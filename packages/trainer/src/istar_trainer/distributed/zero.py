@@ -6,6 +6,7 @@ the layout of the one-process learner, so a checkpoint suits any backend and any
 
 import functools
 import logging
+import warnings
 from collections.abc import Iterator
 from typing import Any, cast
 
@@ -20,8 +21,11 @@ from istar_trainer.distributed.ranks import at, num_ranks, own_rank
 from istar_trainer.distributed.sharded import ShardedLearner
 from istar_trainer.errors import NonFiniteLoss
 from istar_trainer.learner import Optimization
+from istar_trainer.model import num_parameters
 
 _MOMENTS = ("exp_avg", "exp_avg_sq")
+_LARGEST_BUCKET = 500_000_000
+"""Gradients that are summed in one go, as DeepSpeed has it by default."""
 
 
 class DeepSpeedLearner(ShardedLearner):
@@ -51,8 +55,9 @@ class DeepSpeedLearner(ShardedLearner):
         self._stage = config.stage
         self._trained = [p for p in model.parameters() if p.requires_grad]
         self._has_gradient = False
+        settings = zero_settings(config, optimization, num_parameters(model))
         with at("start of an engine"):
-            self._engine = _start_engine(model, self.optimizer, zero_settings(config, optimization))
+            self._engine = _start_engine(model, self.optimizer, settings)
         self._divided = self._engine.optimizer
         self._reset_moments()
 
@@ -81,9 +86,16 @@ class DeepSpeedLearner(ShardedLearner):
         return norm
 
     def snapshot(self) -> dict[str, Tensor]:
-        """Return a copy of the whole weights, in main memory; every process takes part and gets it."""
+        """Return a copy of the whole weights, in main memory; every process takes part and gets it.
+
+        Tied weights stay one tensor under several names.
+        """
+        whole: dict[int, Tensor] = {}
         with at("gathering of weights"), torch.no_grad():
-            return {name: self._whole(value) for name, value in self._named_tensors()}
+            for _, value in self._named_tensors():
+                if id(value) not in whole:
+                    whole[id(value)] = self._whole(value)
+        return {name: whole[id(value)] for name, value in self._named_tensors()}
 
     def weights(self) -> dict[str, Tensor]:
         """Return the weights to read from; a copy where this process holds only its share of them."""
@@ -192,14 +204,16 @@ class DeepSpeedLearner(ShardedLearner):
             self._divided._lazy_init_hp_params_optimizer_state()
 
 
-def zero_settings(config: DeepSpeedConfig, optimization: Optimization) -> dict[str, Any]:
+def zero_settings(config: DeepSpeedConfig, optimization: Optimization, num_trained: int) -> dict[str, Any]:
     """Say it in DeepSpeed's words.
 
     Args:
         config: What is divided, and what waits in main memory.
         optimization: For the clipping of gradients.
+        num_trained: Trained parameters; buffers need not be larger.
     """
-    zero: dict[str, Any] = {"stage": config.stage, "overlap_comm": False}
+    bucket = min(num_trained, _LARGEST_BUCKET)
+    zero: dict[str, Any] = {"stage": config.stage, "overlap_comm": False, "reduce_bucket_size": bucket}
     if config.offload != "none":
         zero["offload_optimizer"] = {"device": "cpu"}
     if config.offload == "all":
@@ -245,7 +259,8 @@ def _deepspeed() -> Any:
             '"istar-trainer[deepspeed]", or use learner.backend: torch.'
         ) from error
     ops.__compatible_ops__["deepspeed_shm_comm"] = False
-    logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
+    logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
+    warnings.filterwarnings("ignore", ".*torch.distributed.* is deprecated", FutureWarning)  # its own calls
     return deepspeed
 
 
