@@ -6,6 +6,7 @@ it, and exit code 2; Ctrl-C ends with 130.
 
 import contextlib
 import logging
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -51,7 +52,7 @@ def _train(argv: list[str]) -> int:
 
     resume = _take_flag(argv, "--resume")
     config = _config(argv, "istar train")
-    with Progress() as progress:
+    with _joined(config), Progress(_console()) as progress:
         report = run_training(config, resume=resume, progress=progress)
         progress.note(f"report: {report}")
     return 0
@@ -59,7 +60,7 @@ def _train(argv: list[str]) -> int:
 
 def _sft(argv: list[str]) -> int:
     """Only the warm start: istar sft CONFIG [--resume] [--KEY VALUE]; the policy is in RUN_DIR/warm_start."""
-    from istar_trainer.folder import RunFolder
+    from istar_trainer.distributed.sharing import open_folder
     from istar_trainer.pipeline import check_names, prepare_policy, use_threads
     from istar_trainer.progress import Progress
 
@@ -67,8 +68,8 @@ def _sft(argv: list[str]) -> int:
     config = _config(argv, "istar sft")
     use_threads(config.threads)
     check_names(config)
-    with Progress() as progress:
-        path = prepare_policy(config, RunFolder(config.run_dir, config, resume=resume), progress)
+    with _joined(config), Progress(_console()) as progress:
+        path = prepare_policy(config, open_folder(config, resume=resume), progress)
         progress.note(f"policy: {path}")
     return 0
 
@@ -342,6 +343,19 @@ def _no_arguments() -> None:
     """Print versions and devices and check that training with lr = 0 changes nothing."""
 
 
+def _joined(config: RunConfig) -> contextlib.AbstractContextManager[None]:
+    """Meet the other processes of a run, if a launcher such as torchrun started several."""
+    from istar_trainer.distributed.ranks import joined
+
+    return joined(int(os.environ.get("WORLD_SIZE", "1")), config.run_dir, config.learner.watchdog_s)
+
+
+def _console() -> Console:
+    """Return where progress is shown: nowhere in all processes but the first."""
+    return Console(highlight=False, quiet=os.environ.get("RANK", "0") != "0")
+
+
 def _configure_logging() -> None:
     handler: Any = RichHandler(console=Console(stderr=True), show_path=False, show_time=False)
-    logging.basicConfig(level=logging.WARNING, format="%(message)s", handlers=[handler])
+    level = logging.WARNING if os.environ.get("RANK", "0") == "0" else logging.ERROR
+    logging.basicConfig(level=level, format="%(message)s", handlers=[handler])

@@ -13,6 +13,7 @@ from pydantic import Field, model_validator
 from istar_trainer.config_algorithms import AlgorithmConfig, DapoConfig, RlooConfig
 from istar_trainer.config_base import Section
 from istar_trainer.config_credits import CreditConfig, IstarCredit, PrmConfig
+from istar_trainer.config_distributed import DeepSpeedConfig
 from istar_trainer.config_judge import JudgeConfig
 from istar_trainer.config_lora import LoraConfig
 from istar_trainer.config_sampler import LocalSamplerConfig, SamplerConfig
@@ -127,6 +128,13 @@ class LearnerConfig(Section):
     logits_mib: int = Field(default=512, ge=1)
     """Largest fp32 logits held at once, in MiB; where they are more, backward computes them again by pieces.
     A memory knob too: 512 is 883 tokens of Qwen2.5's vocabulary."""
+    backend: Literal["torch", "deepspeed"] = "torch"
+    """What updates weights: torch, with the whole model in every process, or DeepSpeed's ZeRO."""
+    deepspeed: DeepSpeedConfig = DeepSpeedConfig()
+    """ZeRO's settings (ignored with ``backend: torch``)."""
+    watchdog_s: float = Field(default=1800, gt=0)
+    """Seconds that one of many processes may go without progress before the run is ended; longer than the
+    longest rollout, judging or evaluation."""
 
     def lr_share(self, iteration: int, iterations: int) -> float:
         """Return the share of ``lr`` that an iteration uses, of so many iterations in all."""

@@ -29,3 +29,7 @@ class NonFiniteLoss(TrainingError):
 
 class CheckpointMismatch(TrainingError):
     """A checkpoint is missing, damaged or belongs to another configuration."""
+
+
+class RankLost(TrainingError):
+    """Another process of the run cannot be reached any more."""

@@ -14,6 +14,10 @@ from istar_trainer import config as cfg
 from istar_trainer.config_algorithms import CriticConfig
 from istar_trainer.config_sampler import VllmSamplerConfig
 from istar_trainer.critic import with_value_head
+from istar_trainer.distributed.ranks import num_ranks
+from istar_trainer.distributed.sharded import ShardedLearner, ShardedModel
+from istar_trainer.distributed.sharing import SharedPlayer
+from istar_trainer.distributed.zero import DeepSpeedLearner
 from istar_trainer.footprint import multiply_in_bfloat16, recompute_layers
 from istar_trainer.head import head_of
 from istar_trainer.learner import Optimization, TorchLearner, TorchModel
@@ -62,46 +66,55 @@ def make_learner(
 ) -> tuple[TorchLearner, Any]:
     """Load a model and give it an optimizer; returns the tokenizer too."""
     model, tokenizer = load_prepared(model_path, config)
-    return TorchLearner(
-        model, optimization, temperature=config.rollout.temperature, **_sizes(config)
-    ), tokenizer
+    learner = learner_of(model, config.learner, optimization, temperature=config.rollout.temperature)
+    return learner, tokenizer
 
 
 def share_backbone(policy: TorchLearner, config: cfg.RunConfig, optimization: Optimization) -> TorchLearner:
     """Make a learner of a new adapter on the policy's frozen weights."""
     model = cast(AdaptedModel, policy.model).backbone.adapted()
-    return TorchLearner(model, optimization, temperature=config.rollout.temperature, **_sizes(config))
+    return learner_of(model, config.learner, optimization, temperature=config.rollout.temperature)
+
+
+def learner_of(
+    model: nn.Module, config: cfg.LearnerConfig, optimization: Optimization, *, temperature: float
+) -> TorchLearner:
+    """Give a model an optimizer, as the backend and the number of processes ask for."""
+    sizes = _sizes(config)
+    if config.backend == "deepspeed":
+        return DeepSpeedLearner(model, optimization, config.deepspeed, temperature=temperature, **sizes)
+    kind = TorchLearner if num_ranks() == 1 else ShardedLearner
+    return kind(model, optimization, temperature=temperature, **sizes)
 
 
 def load_reference(model_path: Path, config: cfg.RunConfig) -> TorchModel:
     """Load the frozen start policy."""
     model, _ = load_prepared(model_path, config)
-    return TorchModel(model, temperature=config.rollout.temperature, **_sizes(config))
+    return _frozen(model, config)
 
 
 def start_policy(policy: TorchLearner, model_path: Path, config: cfg.RunConfig) -> TorchModel:
     """Return the frozen start policy; the base below the policy's adapter, if that is what learns."""
     if config.model.lora is None:
         return load_reference(model_path, config)
-    model = cast(AdaptedModel, policy.model).backbone.bare()
-    return TorchModel(model, temperature=config.rollout.temperature, **_sizes(config))
+    return _frozen(cast(AdaptedModel, policy.model).backbone.bare(), config)
 
 
 def load_critic_learner(model_path: Path, config: cfg.RunConfig, critic: CriticConfig) -> TorchLearner:
     """Load the start policy as a critic, with an optimizer."""
     model, _ = load_prepared(model_path, config, with_value_head)
     head_of(model).requires_grad_(True)  # adapters froze it with the rest
-    return TorchLearner(
-        model,
-        Optimization(critic.lr, critic.weight_decay, critic.grad_clip),
-        temperature=1.0,
-        **_sizes(config),
-    )
+    optimization = Optimization(critic.lr, critic.weight_decay, critic.grad_clip)
+    return learner_of(model, config.learner, optimization, temperature=1.0)
 
 
-def _sizes(config: cfg.RunConfig) -> dict[str, int]:
-    learner = config.learner
-    return {"micro_batch_tokens": learner.micro_batch_tokens, "logits_mib": learner.logits_mib}
+def _frozen(model: nn.Module, config: cfg.RunConfig) -> TorchModel:
+    kind = TorchModel if num_ranks() == 1 else ShardedModel
+    return kind(model, temperature=config.rollout.temperature, **_sizes(config.learner))
+
+
+def _sizes(config: cfg.LearnerConfig) -> dict[str, int]:
+    return {"micro_batch_tokens": config.micro_batch_tokens, "logits_mib": config.logits_mib}
 
 
 def policy_optimization(config: cfg.RunConfig) -> Optimization:
@@ -110,9 +123,9 @@ def policy_optimization(config: cfg.RunConfig) -> Optimization:
 
 
 def make_players(config: cfg.RunConfig, tokenizer: Any) -> dict[str, Player]:
-    """Make one player per split."""
+    """Make one player per split; the processes share its tasks."""
     return {
-        split: Player(
+        split: SharedPlayer(
             partial(make_env, config.env, split),
             tokenizer,
             template=config.env.template,
@@ -126,7 +139,7 @@ def make_players(config: cfg.RunConfig, tokenizer: Any) -> dict[str, Player]:
 def make_sampler(config: cfg.RunConfig, learner: TorchLearner, tokenizer: Any) -> LocalSampler:
     """Make the in-process sampler of a learner's own model."""
     return LocalSampler(
-        learner.model,
+        learner.sampling_model(),
         eos_token_id=tokenizer.eos_token_id,
         max_new_tokens=config.rollout.max_response_tokens,
     )

@@ -6,7 +6,7 @@ holding their graphs.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -39,6 +39,10 @@ class LanguageModel(Protocol):
         """Any per-token function of the model's logits; no gradient."""
         ...
 
+    def complete(self, values: Tensor) -> Tensor:
+        """Fill in what other processes found for their rows; each has left 0 at rows that are not its own."""
+        ...
+
 
 class Learner(LanguageModel, Protocol):
     """Owns a model and its optimizer."""
@@ -57,6 +61,10 @@ class Learner(LanguageModel, Protocol):
 
     def snapshot(self) -> dict[str, Tensor]:
         """Return a copy of the weights."""
+        ...
+
+    def weights(self) -> dict[str, Tensor]:
+        """Return the weights to read from; shared with the model where it holds them whole."""
         ...
 
     def load(self, weights: dict[str, Tensor]) -> None:
@@ -125,9 +133,17 @@ class TorchModel:
             The values of all rows, each in its place.
         """
         result = torch.zeros(batch.input_ids.shape)
-        for rows in micro_batches(batch, self.micro_batch_tokens):
+        for rows in self.parts(batch):
             result[rows] = value(self.forward(batch, rows), rows)
-        return result
+        return self.complete(result)
+
+    def parts(self, batch: StepBatch) -> Iterator[Int[Tensor, " some"]]:
+        """Yield the rows of each forward pass over a batch."""
+        return micro_batches(batch, self.micro_batch_tokens)
+
+    def complete(self, values: Tensor) -> Tensor:
+        """Return the values as they are: this process has found them all."""
+        return values
 
 
 class TorchLearner(TorchModel):
@@ -175,20 +191,25 @@ class TorchLearner(TorchModel):
         Raises:
             NonFiniteLoss: If it is NaN or infinite; gradients are cleared, weights untouched.
         """
-        total = 0.0
-        part = batch if rows is None else batch.select(rows)
-        for local in micro_batches(part, self.micro_batch_tokens):
-            value = loss(self.forward(part, local), local if rows is None else rows[local])
-            if not math.isfinite(value.item()):
-                self.optimizer.zero_grad(set_to_none=True)
-                raise NonFiniteLoss(
-                    f"the loss is {value.item()} on {len(local)} rows of snapshot {batch.snapshot_id}. "
-                    "The weights were not changed; lower the learning rate or look at the advantages."
-                )
+        found = torch.zeros((), dtype=torch.float64)
+        for local in self.parts(batch if rows is None else batch.select(rows)):
+            chosen = local if rows is None else rows[local]
+            value = loss(self.forward(batch, chosen), chosen)
             if value.requires_grad:
-                value.backward()  # type: ignore[no-untyped-call]
-            total += value.item()
+                self.accumulate(value)
+            found += value.item()
+        total = float(self.complete(found))
+        if not math.isfinite(total):
+            self.optimizer.zero_grad(set_to_none=True)
+            raise NonFiniteLoss(
+                f"the loss is {total} on the rows of snapshot {batch.snapshot_id}. "
+                "The weights were not changed; lower the learning rate or look at the advantages."
+            )
         return total
+
+    def accumulate(self, loss: Float[Tensor, ""]) -> None:
+        """Add the gradient of a part of the loss to what is there."""
+        loss.backward()  # type: ignore[no-untyped-call]
 
     def step(self) -> float:
         """Clip, update the weights and clear the gradient.
@@ -216,6 +237,14 @@ class TorchLearner(TorchModel):
     def snapshot(self) -> dict[str, Tensor]:
         """Return a copy of the weights."""
         return copy_weights(self.model)
+
+    def weights(self) -> dict[str, Tensor]:
+        """Return the model's own weights."""
+        return self.model.state_dict()
+
+    def sampling_model(self) -> nn.Module:
+        """Return a model that generates with ``weights``: this learner's own."""
+        return self.model
 
     def load(self, weights: dict[str, Tensor]) -> None:
         """Replace the weights; the optimizer state stays."""

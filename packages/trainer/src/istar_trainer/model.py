@@ -184,8 +184,8 @@ def hide_progress_bars() -> None:
 
 
 def num_parameters(model: nn.Module) -> int:
-    """Count the trainable parameters."""
-    return sum(p.numel() for p in model.parameters() if p.requires_grad)
+    """Count the trainable parameters, wherever they are divided among processes too."""
+    return sum(getattr(p, "ds_numel", p.numel()) for p in model.parameters() if p.requires_grad)
 
 
 def load_weights(model: nn.Module, weights: dict[str, Tensor]) -> None:

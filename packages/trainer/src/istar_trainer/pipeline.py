@@ -14,12 +14,13 @@ import torch
 from istar_envs.templates import load_template
 from istar_trainer.config import RunConfig
 from istar_trainer.config_credits import OracleCredit, methods_of
+from istar_trainer.distributed.ranks import from_main, is_main
+from istar_trainer.distributed.sharing import open_folder, open_log
 from istar_trainer.evaluate import evaluate, expert_baseline, listed_tasks, random_baseline
 from istar_trainer.factories import make_env, make_learner, make_players, make_sampler
 from istar_trainer.folder import RunFolder
 from istar_trainer.judging import check_judging
-from istar_trainer.learner import Optimization
-from istar_trainer.metrics import MetricsLog
+from istar_trainer.learner import Optimization, TorchLearner
 from istar_trainer.model import num_parameters
 from istar_trainer.oracle import require_optimum
 from istar_trainer.progress import Progress
@@ -48,12 +49,13 @@ def run_training(config: RunConfig, *, resume: bool, progress: Progress) -> Path
     """
     use_threads(config.threads)
     check_names(config)
-    folder = RunFolder(config.run_dir, config, resume=resume)
+    folder = open_folder(config, resume=resume)
     start = prepare_policy(config, folder, progress)
     run = make_run(config, folder, start, progress, resume=resume)
     folder.add_facts(num_parameters=num_parameters(run.policy.model))
     try:
-        labels = {record["label"]: record for record in folder.records("eval.jsonl")}
+        found = from_main(lambda: folder.records("eval.jsonl"), "reading of evaluations")
+        labels = {record["label"]: record for record in found}
         if config.eval.test_tasks and "before" not in labels:
             labels["before"] = evaluate_test(run, "before")
         progress.start(config.iterations, completed=run.iteration)
@@ -65,7 +67,7 @@ def run_training(config: RunConfig, *, resume: bool, progress: Progress) -> Path
         run.close()
     if config.eval.test_tasks:
         progress.summary_table([labels["before"], labels["after"]])
-    return build_report(folder.path)
+    return from_main(lambda: build_report(folder.path), "writing of the report")
 
 
 def use_threads(threads: int) -> None:
@@ -100,7 +102,7 @@ def prepare_policy(config: RunConfig, folder: RunFolder, progress: Progress) -> 
     """
     model = Path(config.model.path) if config.model.path else folder.path / "model"
     if config.model.path is None:
-        make_once(model, lambda out: _init(config, out))
+        make_once(model, lambda out: from_main(lambda: _init(config, out), "making of the model"))
     if not config.warm_start.enabled:
         return model
     warm = folder.path / "warm_start"
@@ -109,13 +111,18 @@ def prepare_policy(config: RunConfig, folder: RunFolder, progress: Progress) -> 
 
 
 def make_once(target: Path, make: Any) -> None:
-    """Make a folder completely or not at all; do nothing if it is there."""
-    if target.exists():
+    """Make a folder completely or not at all; do nothing if it is there.
+
+    Args:
+        target: The folder.
+        make: Makes it at a path, on all processes; the main one writes.
+    """
+    if from_main(target.exists, f"looking for {target.name}"):
         return
     partial = target.with_name(f".{target.name}.part")
-    shutil.rmtree(partial, ignore_errors=True)
+    from_main(lambda: shutil.rmtree(partial, ignore_errors=True), f"clearing the way for {target.name}")
     make(partial)
-    partial.replace(target)
+    from_main(lambda: partial.replace(target), f"completion of {target.name}")
 
 
 def clone_expert(config: RunConfig, model_path: Path, out: Path, progress: Progress) -> None:
@@ -141,10 +148,11 @@ def clone_expert(config: RunConfig, model_path: Path, out: Path, progress: Progr
     tasks = listed_tasks(dev, settings.eval_tasks)
 
     def dev_success() -> float:
+        sampler.load(learner.weights(), sampler.snapshot_id)
         result = evaluate(player, sampler, tasks, temperature=config.eval.temperature, seed=config.eval.seed)
         return result.success_rate
 
-    with MetricsLog(out) as log:
+    with open_log(out) as log:
 
         def report(update: int, values: dict[str, float]) -> None:
             log.write(update, values)
@@ -156,8 +164,9 @@ def clone_expert(config: RunConfig, model_path: Path, out: Path, progress: Progr
         warm_start(learner, steps, settings, seed=config.seed, dev_success=dev_success, report=report)
     player.close()
     dev.close()
-    learner.model.save_pretrained(out)  # type: ignore[operator]
-    tokenizer.save_pretrained(out)
+    save_weights(learner, out)
+    if is_main():
+        tokenizer.save_pretrained(out)
 
 
 def evaluate_test(run: Run, label: str) -> dict[str, Any]:
@@ -166,10 +175,14 @@ def evaluate_test(run: Run, label: str) -> dict[str, Any]:
     result = run.evaluate("test", count)
     env = make_env(run.config.env, "test")
     tasks = listed_tasks(env, count)
-    baselines = {
-        "random": random_baseline(env, tasks, seed=run.config.eval.seed).success_rate,
-        "optimal": expert_baseline(env, tasks).success_rate,
-    }
+
+    def play_baselines() -> dict[str, float]:
+        return {
+            "random": random_baseline(env, tasks, seed=run.config.eval.seed).success_rate,
+            "optimal": expert_baseline(env, tasks).success_rate,
+        }
+
+    baselines = from_main(play_baselines, "playing of baselines")
     env.close()
     run.folder.keep_episodes(label, result.episodes)
     return run.record_evaluation(result, "test", label, baselines)
@@ -179,13 +192,18 @@ def save_policy(run: Run, start: Path) -> None:
     """Save the trained policy as ``policy/`` in Hugging Face layout."""
 
     def write(out: Path) -> None:
-        run.policy.model.save_pretrained(out)  # type: ignore[operator]
-        for path in start.glob("tokenizer*"):
-            shutil.copy2(path, out / path.name)
-        for path in start.glob("*.jinja"):
+        save_weights(run.policy, out)
+        for path in [*start.glob("tokenizer*"), *start.glob("*.jinja")] if is_main() else []:
             shutil.copy2(path, out / path.name)
 
     make_once(run.folder.path / "policy", write)
+
+
+def save_weights(learner: TorchLearner, out: Path) -> None:
+    """Save a learner's model in Hugging Face layout; all processes take part, the main one writes."""
+    weights = learner.weights()
+    if is_main():
+        learner.model.save_pretrained(out, state_dict=weights)  # type: ignore[operator]
 
 
 def _init(config: RunConfig, out: Path) -> None:

@@ -223,6 +223,7 @@ class ImplicitPrm:
         logprobs = self.learner.token_values(batch, both)
         ratios = token_log_ratios(logprobs, old_logprobs, batch.response_mask)
         rewards = step_rewards(ratios, batch.response_mask, beta=self._config.beta)
+        kl = self.learner.complete(kl) if needs_kl else kl
         centers = step_centers(kl, batch.response_mask, beta=self._config.beta) if needs_kl else None
         return StepScores(rewards, centers, ratios)
 

@@ -20,6 +20,8 @@ from istar_trainer.batch import StepBatch
 from istar_trainer.checkpoint import list_checkpoints, load_checkpoint, save_checkpoint
 from istar_trainer.collect import Played, Verdicts, collect_telling, outcomes_of
 from istar_trainer.credits import BatchOutcomes, Credit, CreditParts, make_credit
+from istar_trainer.distributed.ranks import from_main
+from istar_trainer.distributed.sharing import MainJudging, open_log
 from istar_trainer.errors import StaleSnapshot
 from istar_trainer.evaluate import Evaluation, evaluate, listed_tasks
 from istar_trainer.factories import (
@@ -33,7 +35,7 @@ from istar_trainer.factories import (
     start_policy,
 )
 from istar_trainer.folder import RunFolder
-from istar_trainer.judging import Judging, make_judging
+from istar_trainer.judging import Judging
 from istar_trainer.learner import LanguageModel, Learner, Optimization, TorchLearner
 from istar_trainer.metrics import MetricsLog, warn_if_contradictory
 from istar_trainer.model import Forward
@@ -176,7 +178,7 @@ class Run:
             return out.logprobs()
 
         logprobs = self.policy.token_values(batch, value)
-        self.entropy = float(entropy[batch.response_mask].double().mean())
+        self.entropy = float(self.policy.complete(entropy)[batch.response_mask].double().mean())
         return logprobs
 
     def ref_logprobs(self, batch: StepBatch) -> Float[Tensor, "rows seq"] | None:
@@ -185,7 +187,7 @@ class Run:
 
     def publish_policy(self) -> None:
         """Hand the updated weights to the sampler under the next snapshot id."""
-        self.sampler.load(self.policy.model.state_dict(), self.sampler.snapshot_id + 1)
+        self.sampler.load(self.policy.weights(), self.sampler.snapshot_id + 1)
 
     def finish_iteration(self, record: IterationRecord) -> None:
         """Record the iteration, evaluate and checkpoint when it is time, and count it."""
@@ -256,20 +258,20 @@ class Run:
             },
             "credit": self.credit.state(),
         }
-        save_checkpoint(
-            self.folder.path / "checkpoints", self.iteration, state, keep=self.config.checkpoint.keep
-        )
+        path, keep = self.folder.path / "checkpoints", self.config.checkpoint.keep
+        from_main(lambda: save_checkpoint(path, self.iteration, state, keep=keep), "writing a checkpoint")
 
     def restore(self) -> bool:
         """Go back to the newest checkpoint, if there is one, and forget what was recorded after it."""
-        found = list_checkpoints(self.folder.path / "checkpoints")
+        path = self.folder.path / "checkpoints"
+        found = from_main(lambda: list_checkpoints(path), "looking for checkpoints")
         if found:
             self.iteration, state = load_checkpoint(found[-1])
             for name, learner in self.learners.items():
                 learner.load(state["learners"][name]["weights"])
                 learner.load_state(state["learners"][name]["optimizer"])
             self.credit.load_state(state["credit"])
-            self.sampler.load(self.policy.model.state_dict(), self.iteration)
+            self.sampler.load(self.policy.weights(), self.iteration)
         return bool(found)
 
     def close(self) -> None:
@@ -325,18 +327,18 @@ def make_run(
         policy=policy,
         sampler=make_policy_sampler(config, policy, tokenizer, model_path),
         players=make_players(config, tokenizer),
-        judging=make_judging(config, folder),
+        judging=MainJudging(config, folder),
         algorithm=algorithm,
         credit=make_credit(config.credit, parts),
         reference=reference() if algorithm.loss.kl is not None else None,
         rehearsal=make_rehearsal(config, tokenizer, new_env),
-        log=MetricsLog(folder.path, config.tensorboard),
+        log=open_log(folder.path, config.tensorboard),
         progress=progress,
     )
     if resume and run.restore():
         run.log.close()
     if resume:
         folder.rewind(run.iteration)
-        run.log = MetricsLog(folder.path, config.tensorboard, resume_at=run.iteration)
+        run.log = open_log(folder.path, config.tensorboard, resume_at=run.iteration)
         run.history = []
     return run

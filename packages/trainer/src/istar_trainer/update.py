@@ -201,6 +201,10 @@ def _accumulate(
 
     value = learner.backward(batch, share, (row_weights > 0).nonzero().squeeze(1))
     found = ratio_stats(
-        log_ratios, data.advantages, token_weights > 0, clip_low=loss.clip_low, clip_high=loss.clip_high
+        learner.complete(log_ratios),
+        data.advantages,
+        token_weights > 0,
+        clip_low=loss.clip_low,
+        clip_high=loss.clip_high,
     )
     return value, found
