@@ -1,5 +1,7 @@
 """Plans of memory and work: counts against known totals, formulas against numbers worked out by hand."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +17,16 @@ from istar_trainer.config_files import load_config
 from istar_trainer.learner import Optimization, TorchLearner
 from istar_trainer.planning import memory, work
 from istar_trainer.planning import plan as plan_module
-from istar_trainer.planning.layout import Cast, Layout, Lora, Workload, read_cast, read_layout, read_workload
+from istar_trainer.planning.layout import (
+    BYTES,
+    Cast,
+    Layout,
+    Lora,
+    Workload,
+    read_cast,
+    read_layout,
+    read_workload,
+)
 from istar_trainer.planning.plan import PlanArgs, make_plan
 from istar_trainer.planning.shapes import ModelShape, published_models, shape_from, shape_of, shape_of_run
 from istar_trainer.records import Step
@@ -156,7 +167,8 @@ def test_activations_are_those_of_every_layer_or_of_one_that_is_computed_again()
 
 
 def test_adapters_keep_their_inputs_in_fp32_besides():
-    plain = memory.activation_bytes(SMALL, 1, Layout(width=2))
+    short_inputs = 10 * 10 * 2
+    plain = memory.activation_bytes(SMALL, 1, Layout(width=2)) - short_inputs
     adapted = memory.activation_bytes(SMALL, 1, Layout(width=2, lora=Lora(3, ("q_proj",))))
     assert adapted - plain == 4 * 2 * (10 + 3)
     longer = memory.activation_bytes(SMALL, 1, Layout(lora=Lora(3, ("q_proj",))))
@@ -304,22 +316,30 @@ def test_the_environment_limits_the_steps(env, steps):
     assert len(read_workload(RunConfig.model_validate({"env": env})).prompts) == steps
 
 
+@contextmanager
+def kept_for_backward(model: torch.nn.Module) -> Iterator[dict[int, int]]:
+    """Sizes of what autograd keeps meanwhile, weights left out, by place."""
+    own = {p.untyped_storage().data_ptr() for p in model.parameters()}
+    sizes: dict[int, int] = {}
+    alive: list[torch.Tensor] = []  # so that no place is used twice
+
+    def note(tensor: torch.Tensor) -> torch.Tensor:
+        alive.append(tensor)
+        if (place := tensor.untyped_storage().data_ptr()) not in own:
+            sizes[place] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+        yield sizes
+
+
 def test_what_is_planned_for_a_tiny_model_is_what_it_takes():
     shape = shape_of_run(ModelConfig(vocab_size=300, hidden_size=32, num_layers=2, num_heads=4))
     model = make_model(300, hidden_size=32, num_layers=2, num_heads=4, eos_token_id=2, seed=0)
     learner = TorchLearner(model, Optimization(1e-3, 0.0, 1.0), temperature=1.0, micro_batch_tokens=10_000)
     steps = [Step([5 + i, *range(3, 50)], [7 + i, *range(20, 29)], [0.0] * 10) for i in range(4)]
     batch = collate([make_trajectory("t", "g", steps)], ["g"])
-    kept: dict[int, int] = {}
-    own = {p.untyped_storage().data_ptr() for p in model.parameters()}
-
-    def note(tensor: torch.Tensor) -> torch.Tensor:
-        kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
-        alive.append(tensor)
-        return tensor
-
-    alive: list[torch.Tensor] = []
-    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+    with kept_for_backward(model) as kept:
         learner.backward(batch, lambda out, _rows: -out.logprobs().sum())
     gradients = sum(p.grad.nbytes for p in model.parameters())
     learner.step()
@@ -328,10 +348,23 @@ def test_what_is_planned_for_a_tiny_model_is_what_it_takes():
     assert held.weights == sum(p.nbytes for p in model.parameters())
     assert held.gradients == gradients
     assert held.optimizer == sum(m.nbytes for m in moments)
-    measured = sum(size for place, size in kept.items() if place not in own)
+    measured = sum(kept.values())
     tokens, responses = 4 * 58, 4 * 10
     planned = memory.activation_bytes(shape, tokens, TORCH) + memory.logit_bytes(shape, responses, TORCH)
     assert measured <= planned <= 1.3 * measured  # logits' gradients are planned, but not saved
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_planned_activations_are_those_that_autograd_keeps(dtype):
+    shape = shape_of_run(ModelConfig(vocab_size=300, hidden_size=32, num_layers=4, num_heads=4))
+    model = make_model(300, hidden_size=32, num_layers=4, num_heads=4, eos_token_id=2, seed=0)
+    ids = torch.arange(256).reshape(4, 64)
+    layout = Layout(width=BYTES[dtype])
+    short = dtype == "bfloat16"
+    with kept_for_backward(model) as kept, torch.autocast("cpu", torch.bfloat16, enabled=short):
+        model.model(input_ids=ids, use_cache=False)
+    planned = memory.activation_bytes(shape, 256, layout) + 2 * shape.body * short
+    assert planned == pytest.approx(sum(kept.values()), rel=0.03)
 
 
 @pytest.mark.parametrize("name", PUBLISHED)

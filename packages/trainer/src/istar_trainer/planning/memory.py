@@ -120,6 +120,8 @@ def activation_bytes(shape: ModelShape, tokens: int, layout: Layout) -> float:
         + 4.0 * (2 + shape.num_heads)
         + width * (4 * shape.hidden + 2 * shape.query + 2 * shape.key + 4 * shape.intermediate)
     )
+    if layout.lora is None and width < 4:  # norms stay in fp32, and every matrix gets its own short input
+        layer += 10.0 * shape.hidden
     if layout.lora is not None:
         adapted = shape.adapted(layout.lora.targets)
         kept = sum((inputs if width < 4 else 0) + layout.lora.rank for inputs, _ in adapted)
