@@ -97,9 +97,9 @@ def load_critic_learner(model_path: Path, config: cfg.RunConfig, critic: CriticC
     )
 
 
-def _sizes(config: cfg.RunConfig) -> dict[str, int]:
-    learner = config.learner
-    return {"micro_batch_tokens": learner.micro_batch_tokens, "logits_mib": learner.logits_mib}
+def _sizes(config: cfg.RunConfig) -> dict[str, Any]:
+    names = ("micro_batch_tokens", "logits_mib", "packing")
+    return {name: getattr(config.learner, name) for name in names}
 
 
 def policy_optimization(config: cfg.RunConfig) -> Optimization:
