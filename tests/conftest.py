@@ -16,6 +16,7 @@ SHAPE_CHECKED = (
     "gae",
     "batch",
     "head",
+    "packing",
     "model",
     "sampler",
     "learner",

@@ -124,7 +124,10 @@ class LearnerConfig(Section):
     minibatches: int = Field(default=1, ge=1)
     """Optimizer updates per pass; groups are dealt out whole."""
     micro_batch_tokens: int = Field(default=65536, ge=1)
-    """Padded tokens per forward pass; a memory knob that changes no result beyond rounding."""
+    """Tokens per forward pass, padding included unless rows are packed; a memory knob that changes no result
+    beyond rounding."""
+    packing: bool = False
+    """Whether rows are laid end to end instead of padded; changes no result beyond rounding."""
     logits_mib: int = Field(default=512, ge=1)
     """Largest fp32 logits held at once, in MiB; where they are more, backward computes them again by pieces.
     A memory knob too: 512 is 883 tokens of Qwen2.5's vocabulary."""

@@ -113,8 +113,9 @@ def _frozen(model: nn.Module, config: cfg.RunConfig) -> TorchModel:
     return kind(model, temperature=config.rollout.temperature, **_sizes(config.learner))
 
 
-def _sizes(config: cfg.LearnerConfig) -> dict[str, int]:
-    return {"micro_batch_tokens": config.micro_batch_tokens, "logits_mib": config.logits_mib}
+def _sizes(config: cfg.LearnerConfig) -> dict[str, Any]:
+    names = ("micro_batch_tokens", "logits_mib", "packing")
+    return {name: getattr(config, name) for name in names}
 
 
 def policy_optimization(config: cfg.RunConfig) -> Optimization:

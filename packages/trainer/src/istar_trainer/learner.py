@@ -101,17 +101,25 @@ class TorchModel:
     Args:
         model: Causal LM.
         temperature: Divides the logits wherever logprobs are taken.
-        micro_batch_tokens: Padded tokens per forward pass.
+        micro_batch_tokens: Tokens per forward pass, padding included unless rows are packed.
         logits_mib: Largest fp32 logits held at once, in MiB.
+        packing: Whether rows are laid end to end instead of padded.
     """
 
     def __init__(
-        self, model: nn.Module, *, temperature: float, micro_batch_tokens: int, logits_mib: int = LOGITS_MIB
+        self,
+        model: nn.Module,
+        *,
+        temperature: float,
+        micro_batch_tokens: int,
+        logits_mib: int = LOGITS_MIB,
+        packing: bool = False,
     ) -> None:
         self.model = model
         self.temperature = temperature
         self.micro_batch_tokens = micro_batch_tokens
         self.logits_mib = logits_mib
+        self.packing = packing
 
     def logprobs(self, batch: StepBatch) -> Float[Tensor, "rows seq"]:
         """Log-probability of every response token under the current weights; no gradient."""
@@ -119,7 +127,14 @@ class TorchModel:
 
     def forward(self, batch: StepBatch, rows: Int[Tensor, " some"]) -> Forward:
         """Run the model over some rows; carries gradient if grad mode is on."""
-        return forward(self.model, batch, rows, temperature=self.temperature, logits_mib=self.logits_mib)
+        return forward(
+            self.model,
+            batch,
+            rows,
+            temperature=self.temperature,
+            logits_mib=self.logits_mib,
+            packing=self.packing,
+        )
 
     @torch.no_grad()
     def token_values(self, batch: StepBatch, value: TokenValue) -> Float[Tensor, "rows seq"]:
@@ -139,7 +154,7 @@ class TorchModel:
 
     def parts(self, batch: StepBatch) -> Iterator[Int[Tensor, " some"]]:
         """Yield the rows of each forward pass over a batch."""
-        return micro_batches(batch, self.micro_batch_tokens)
+        return micro_batches(batch, self.micro_batch_tokens, packing=self.packing)
 
     def complete(self, values: Tensor) -> Tensor:
         """Return the values as they are: this process has found them all."""
@@ -153,8 +168,9 @@ class TorchLearner(TorchModel):
         model: Causal LM with fp32 master weights.
         optimization: Learning rate and friends.
         temperature: Divides the logits wherever logprobs are taken.
-        micro_batch_tokens: Padded tokens per forward pass.
+        micro_batch_tokens: Tokens per forward pass, padding included unless rows are packed.
         logits_mib: Largest fp32 logits held at once, in MiB.
+        packing: Whether rows are laid end to end instead of padded.
     """
 
     def __init__(
@@ -165,9 +181,14 @@ class TorchLearner(TorchModel):
         temperature: float,
         micro_batch_tokens: int,
         logits_mib: int = LOGITS_MIB,
+        packing: bool = False,
     ) -> None:
         super().__init__(
-            model, temperature=temperature, micro_batch_tokens=micro_batch_tokens, logits_mib=logits_mib
+            model,
+            temperature=temperature,
+            micro_batch_tokens=micro_batch_tokens,
+            logits_mib=logits_mib,
+            packing=packing,
         )
         self.optimization = optimization
         self.optimizer = torch.optim.AdamW(

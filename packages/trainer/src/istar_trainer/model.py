@@ -20,6 +20,7 @@ from istar_trainer.attribution import token_kl
 from istar_trainer.batch import StepBatch
 from istar_trainer.head import Head, Places, predict, tokens_at_once
 from istar_trainer.losses import token_entropy
+from istar_trainer.packing import pack
 
 LOGITS_MIB = 512
 """Largest fp32 logits held at once unless told otherwise."""
@@ -99,6 +100,7 @@ def forward(
     *,
     temperature: float,
     logits_mib: int = LOGITS_MIB,
+    packing: bool = False,
 ) -> Forward:
     """Run a model over some rows of a batch.
 
@@ -111,6 +113,7 @@ def forward(
         rows: Which rows.
         temperature: Divides the logits.
         logits_mib: Largest fp32 logits held at once, in MiB.
+        packing: Whether rows are laid end to end instead of padded to a rectangle.
 
     Returns:
         What the model says of every response token of these rows.
@@ -120,7 +123,7 @@ def forward(
     unique, inverse = torch.unique(keys, dim=0, return_inverse=True)
     ids, attention, response = unique.chunk(3, dim=1)
     mask, chunk = response.bool(), tokens_at_once(model, logits_mib)
-    inputs, places = _padded(ids, attention, mask)
+    inputs, places = pack(model, ids, attention, mask) if packing else _padded(ids, attention, mask)
     states, head = predict(model, inputs, places, temperature=temperature, chunk=chunk)
     return Forward(states, head, chunk, tokens=ids[mask], mask=mask, inverse=inverse)
 

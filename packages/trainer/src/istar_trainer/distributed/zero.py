@@ -38,6 +38,7 @@ class DeepSpeedLearner(ShardedLearner):
         temperature: Divides the logits wherever logprobs are taken.
         micro_batch_tokens: Padded tokens per forward pass.
         logits_mib: Largest fp32 logits held at once, in MiB.
+        packing: Lay rows end to end instead of padding them.
 
     Raises:
         ConfigError: If DeepSpeed is not installed or refuses its settings.
@@ -52,6 +53,7 @@ class DeepSpeedLearner(ShardedLearner):
         temperature: float,
         micro_batch_tokens: int,
         logits_mib: int = LOGITS_MIB,
+        packing: bool = False,
     ) -> None:
         super().__init__(
             model,
@@ -59,6 +61,7 @@ class DeepSpeedLearner(ShardedLearner):
             temperature=temperature,
             micro_batch_tokens=micro_batch_tokens,
             logits_mib=logits_mib,
+            packing=packing,
         )
         self._stage = config.stage
         self._trained = [p for p in model.parameters() if p.requires_grad]
