@@ -87,7 +87,8 @@ def test_server_and_worker_end_with_the_trainer_however_it_ends(package, tmp_pat
     trainer = f"""
 import pathlib, time
 from istar_trainer.vllm.process import ServerProcess
-server = ServerProcess(None, [], {{"PYTHONPATH": {str(package)!r}, "EXTRA": ""}}, log=pathlib.Path({str(log)!r}))
+env = {{"PYTHONPATH": {str(package)!r}, "EXTRA": ""}}
+server = ServerProcess(None, [], env, log=pathlib.Path({str(log)!r}))
 print(server.pid, flush=True)
 time.sleep(60)
 """
@@ -127,6 +128,6 @@ def test_a_server_that_cannot_start_says_why(tmp_path):
 
 def test_an_interpreter_that_is_not_there_is_named(tmp_path):
     with pytest.raises(
-        ConfigError, match=r"/nowhere/python \(sampler\.python\): No such file.*make_vllm_venv\.sh"
+        ConfigError, match=r"/nowhere/python \(sampler\.python\): No such file.*make_vllm_venv"
     ):
         ServerProcess(Path("/nowhere/python"), [], {}, log=tmp_path / "log")

@@ -22,6 +22,7 @@ from istar_trainer.metrics import write_atomically
 _LINE_FILES = ("eval.jsonl", "credits.jsonl")
 _JUDGE_KEYS = ("base_url", "api_key_env", "concurrency", "timeout_s", "max_tokens")
 _FREE = {"iterations", "run_dir", *(f"judge.{key}" for key in _JUDGE_KEYS)}
+_FREE_SECTION = "sampler."
 """Keys that may differ when a run is resumed."""
 _VERSIONS = ("istar-trainer", "istar-envs", "torch", "transformers", "tokenizers", "numpy", "gymnasium")
 
@@ -125,7 +126,8 @@ def require_same(stored: Path, config: RunConfig) -> None:
     except (OSError, ValueError) as error:
         raise ConfigError(f"cannot read {stored}: {error}. Restore it or start a new run.") from error
     now = flatten(config.model_dump(mode="json"))
-    changed = sorted(k for k in before.keys() | now.keys() if before.get(k) != now.get(k) and k not in _FREE)
+    differing = {k for k in before.keys() | now.keys() if before.get(k) != now.get(k)}
+    changed = sorted(k for k in differing - _FREE if not k.startswith(_FREE_SECTION))
     if changed:
         switched = tuple(k.removesuffix("type") for k in changed if k.endswith(".type"))
         changed = [k for k in changed if k.endswith(".type") or not k.startswith(switched)]
