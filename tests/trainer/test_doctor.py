@@ -6,8 +6,12 @@ import pytest
 import torch
 from rich.console import Console
 
+from fake_vllm import FakeVllm
 from istar_trainer import cli, doctor
+from istar_trainer.config_sampler import LocalSamplerConfig, VllmSamplerConfig
+from istar_trainer.errors import StaleSnapshot
 from istar_trainer.learner import TorchLearner
+from model_brain import ModelBrain
 
 
 def shown(table) -> str:
@@ -49,8 +53,47 @@ def test_the_command_ends_with_0_on_a_healthy_installation(capsys):
     assert "istar doctor" in capsys.readouterr().out
 
 
-def test_the_command_takes_no_arguments(capsys):
+def test_the_command_takes_no_other_arguments(capsys):
     with pytest.raises(SystemExit) as error:
         cli.run(["doctor", "now"])
     assert error.value.code == 2
     assert "now" in capsys.readouterr().err
+
+
+def check_vllm(brain: ModelBrain, intercept=lambda path, body: None):
+    server = FakeVllm(brain, intercept=intercept)
+    try:
+        return doctor.check_update_with_lr_zero(
+            VllmSamplerConfig(url=server.url, dtype="float32", concurrency=2)
+        )
+    finally:
+        server.kill()
+
+
+def test_a_server_is_checked_like_the_sampler_in_this_process():
+    checks = check_vllm(ModelBrain())
+    assert all(is_well for _, is_well in checks.values()), checks
+
+
+def test_a_server_that_forgets_the_temperature_is_noticed():
+    checks = check_vllm(ModelBrain(temperature=1.0))
+    assert not checks["largest |Δ logprob| sampler – learner"][1]
+
+
+def test_a_server_that_keeps_its_weights_is_noticed():
+    reloads = []
+
+    def keep(path, body):
+        reloads.append(path == "/collective_rpc")
+        return (200, {"results": [None]}) if path == "/collective_rpc" and sum(reloads) > 1 else None
+
+    with pytest.raises(StaleSnapshot, match="given snapshot 1"):
+        check_vllm(ModelBrain(), keep)
+
+
+def test_vllm_is_checked_where_it_is_installed_or_named(monkeypatch, tmp_path):
+    monkeypatch.setattr(doctor.importlib.util, "find_spec", lambda name: None)
+    assert doctor.available_samplers(None) == [LocalSamplerConfig()]
+    assert doctor.available_samplers(tmp_path)[1].python == tmp_path
+    monkeypatch.setattr(doctor.importlib.util, "find_spec", lambda name: object())
+    assert [sampler.type for sampler in doctor.available_samplers(None)] == ["local", "vllm"]

@@ -135,12 +135,20 @@ def _show_config(argv: list[str]) -> int:
     return 0
 
 
+@dataclass
+class DoctorArgs:
+    """Print versions and devices, and check that training with lr = 0 changes nothing, with every sampler."""
+
+    vllm: Path | None = None
+    """Interpreter of an environment with vLLM; vLLM beside the trainer is found without."""
+
+
 def _doctor(argv: list[str]) -> int:
     """Print versions and devices and check that training with lr = 0 changes nothing."""
     from istar_trainer.doctor import examine
 
-    tyro.cli(_no_arguments, prog="istar doctor", args=argv)
-    report, is_well = examine()
+    args = tyro.cli(DoctorArgs, prog="istar doctor", args=argv)
+    report, is_well = examine(args.vllm)
     Console().print(report)
     return 0 if is_well else 1
 
@@ -337,10 +345,6 @@ def _take_value(argv: list[str], flag: str) -> str | None:
     place = argv.index(flag)
     argv.pop(place)
     return argv.pop(place)
-
-
-def _no_arguments() -> None:
-    """Print versions and devices and check that training with lr = 0 changes nothing."""
 
 
 def _joined(config: RunConfig) -> contextlib.AbstractContextManager[None]:

@@ -44,9 +44,9 @@ class VllmSamplerConfig(Section):
     """Whether vLLM leaves the GPU's memory to the learner while nothing is sampled (CUDA and ROCm only)."""
     sync_dir: Path | None = None
     """Where snapshots are handed over, best on a RAM disk such as /dev/shm; null for the run folder."""
-    probe_band: float = Field(default=0.1, gt=0)
-    """After each change of weights the server scores a known text; the run stops if its logprobs differ from
-    the learner's by more than so many nats on average. bf16 differs by about 0.01."""
+    probe_band: float | None = Field(default=None, gt=0)
+    """After each change of weights vLLM scores a known text; the run stops if its logprobs differ from the
+    learner's by more than so many nats on average. Null means 0.001 with ``dtype: float32``, else 0.1."""
     concurrency: int = Field(default=256, ge=1)
     """Requests that a server works on at a time."""
     start_timeout_s: float = Field(default=600.0, gt=0)

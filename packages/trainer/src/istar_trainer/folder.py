@@ -28,7 +28,8 @@ _FREE = {
     *(f"judge.{key}" for key in _JUDGE_KEYS),
     *(f"learner.{key}" for key in _LEARNER_KEYS),
 }
-"""Keys that may differ when a run is resumed; all of ``learner.deepspeed`` may too."""
+_FREE_SECTIONS = ("sampler.", "learner.deepspeed.")
+"""Keys that may differ when a run is resumed."""
 _VERSIONS = ("istar-trainer", "istar-envs", "torch", "transformers", "tokenizers", "numpy", "gymnasium")
 
 
@@ -132,7 +133,7 @@ def require_same(stored: Path, config: RunConfig) -> None:
         raise ConfigError(f"cannot read {stored}: {error}. Restore it or start a new run.") from error
     now = flatten(config.model_dump(mode="json"))
     differ = {k for k in before.keys() | now.keys() if before.get(k) != now.get(k)}
-    changed = sorted(k for k in differ - _FREE if not k.startswith("learner.deepspeed."))
+    changed = sorted(k for k in differ - _FREE if not k.startswith(_FREE_SECTIONS))
     if changed:
         switched = tuple(k.removesuffix("type") for k in changed if k.endswith(".type"))
         changed = [k for k in changed if k.endswith(".type") or not k.startswith(switched)]

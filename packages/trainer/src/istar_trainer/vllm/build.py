@@ -6,14 +6,19 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from istar_trainer.config_sampler import VllmSamplerConfig
 from istar_trainer.vllm.engine import VllmEngine
 from istar_trainer.vllm.process import ServerProcess
 from istar_trainer.vllm.sampler import VllmSampler
 from istar_trainer.vllm.server import VllmServer
+from istar_trainer.vllm.snapshots import is_tied, write_snapshot
 from istar_trainer.vllm.wire import engine_arguments
+
+_COARSE = 0.1
+_PROBE_BANDS = {"float32": 1e-3}
+"""Mean |Δ logprob| in nats that arithmetic alone explains; measured 3e-7 in fp32 and 0.01 in bf16."""
 
 
 def make_vllm_sampler(
@@ -56,7 +61,7 @@ def make_vllm_sampler(
             request_timeout_s=config.request_timeout_s,
         )
     )
-    return VllmSampler(
+    sampler = VllmSampler(
         backend,
         model_path.resolve(),
         snapshot_folder(config.sync_dir, run_dir),
@@ -64,42 +69,19 @@ def make_vllm_sampler(
         score=partial(text_logprobs, model),
         eos_token_id=eos_token_id,
         max_new_tokens=max_new_tokens,
-        probe_band=config.probe_band,
+        probe_band=config.probe_band or _PROBE_BANDS.get(config.dtype, _COARSE),
         max_restarts=config.max_restarts,
         sleeps=config.sleep,
     )
+    if is_tied(model):
+        sampler.load(model.state_dict(), 0)
+    return sampler
 
 
 def snapshot_folder(sync_dir: Path | None, run_dir: Path) -> Path:
     """Return the folder of a run's snapshots: its own, however many runs share ``sync_dir``."""
     run = run_dir.resolve()
     return run / "snapshots" if sync_dir is None else sync_dir.resolve() / "-".join(run.parts[1:])
-
-
-def write_snapshot(model: Any, weights: dict[str, Tensor], folder: Path, *, dtype: str) -> None:
-    """Save weights of a model as its own library lays them out, in the sampler's precision.
-
-    Args:
-        model: Hugging Face or PEFT model; decides the layout, not the values.
-        weights: Values by the names of its ``state_dict``.
-        folder: Where to write.
-        dtype: ``auto`` keeps theirs.
-    """
-    if dtype != "auto":
-        weights = _cast(weights, getattr(torch, dtype))
-    model.save_pretrained(folder, state_dict=weights)
-
-
-def _cast(weights: dict[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
-    """Change the precision; names that share a tensor go on sharing one."""
-    made: dict[tuple[int, torch.Size], Tensor] = {}
-    result = {}
-    for name, value in weights.items():
-        key = (value.data_ptr(), value.shape)
-        if key not in made:
-            made[key] = value.detach().to(dtype) if value.is_floating_point() else value
-        result[name] = made[key]
-    return result
 
 
 @torch.no_grad()

@@ -1,0 +1,68 @@
+"""Weights as a folder that vLLM reads: in its precision, with an output layer of its own.
+
+vLLM's CPU build keeps a packed copy of the output layer. Where that layer is tied to the embeddings, a reload
+changes the embeddings only, and replies come from half-new weights: tied models are handed over untied.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+_OUTPUT = "lm_head.weight"
+_SINGLE = "model.safetensors"
+_INDEX = "model.safetensors.index.json"
+_EXTRA = "model-output.safetensors"
+
+
+def is_tied(model: Any) -> bool:
+    """Whether a Hugging Face model without adapters has one matrix for embeddings and output."""
+    return not hasattr(model, "peft_config") and bool(getattr(model.config, "tie_word_embeddings", False))
+
+
+def write_snapshot(model: Any, weights: dict[str, Tensor], folder: Path, *, dtype: str) -> None:
+    """Save weights of a model as its own library lays them out.
+
+    Args:
+        model: Hugging Face or PEFT model; decides the layout, not the values.
+        weights: Values by the names of its ``state_dict``.
+        folder: Where to write.
+        dtype: Precision to write; ``auto`` keeps theirs.
+    """
+    if dtype != "auto":
+        weights = _cast(weights, getattr(torch, dtype))
+    model.save_pretrained(folder, state_dict=dict(weights))  # which it takes names out of
+    if is_tied(model) and _OUTPUT in weights:
+        _untie(folder, weights[_OUTPUT].detach().contiguous())
+
+
+def _cast(weights: dict[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
+    """Change the precision; names that share a tensor go on sharing one."""
+    made: dict[tuple[int, torch.Size], Tensor] = {}
+    result = {}
+    for name, value in weights.items():
+        key = (value.data_ptr(), value.shape)
+        if key not in made:
+            made[key] = value.detach().to(dtype) if value.is_floating_point() else value
+        result[name] = made[key]
+    return result
+
+
+def _untie(folder: Path, output: Tensor) -> None:
+    """Add the output layer to a saved model whose output layer is its embeddings."""
+    index_file, config_file = folder / _INDEX, folder / "config.json"
+    if index_file.is_file():
+        index = json.loads(index_file.read_text(encoding="utf-8"))
+        index["weight_map"][_OUTPUT] = _EXTRA
+        index_file.write_text(json.dumps(index), encoding="utf-8")
+        save_file({_OUTPUT: output}, folder / _EXTRA, metadata={"format": "pt"})
+    else:
+        tensors = load_file(folder / _SINGLE)
+        save_file({**tensors, _OUTPUT: output}, folder / _SINGLE, metadata={"format": "pt"})
+    config = json.loads(config_file.read_text(encoding="utf-8"))
+    for section in (config, config.get("text_config", {})):
+        section["tie_word_embeddings"] = False
+    config_file.write_text(json.dumps(config), encoding="utf-8")

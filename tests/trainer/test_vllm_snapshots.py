@@ -1,0 +1,71 @@
+"""Snapshots as vLLM reads them: whole models, untied, in the right precision."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
+
+from builders import FLOAT32, make_lm
+from istar_trainer.model import copy_weights
+from istar_trainer.vllm.build import snapshot_folder, text_logprobs
+from istar_trainer.vllm.snapshots import is_tied, write_snapshot
+
+IDS = [5, 6, 7, 8, 9, 3, 4]
+
+
+def write(model: torch.nn.Module, folder: Path, dtype: str = "auto") -> Path:
+    folder.mkdir()
+    write_snapshot(model, model.state_dict(), folder, dtype=dtype)
+    return folder
+
+
+def test_a_tied_model_is_handed_over_with_an_output_layer_of_its_own(tmp_path):
+    model = make_lm(layers=2)
+    assert is_tied(model)
+    folder = write(model, tmp_path / "one")
+    assert json.loads((folder / "config.json").read_text())["tie_word_embeddings"] is False
+    tensors = load_file(folder / "model.safetensors")
+    assert torch.equal(tensors["lm_head.weight"], tensors["model.embed_tokens.weight"])
+    again = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    assert text_logprobs(again, IDS) == pytest.approx(text_logprobs(model, IDS), abs=FLOAT32)
+
+
+def test_a_model_in_several_files_is_untied_too(tmp_path, monkeypatch):
+    model = make_lm(layers=2)
+    save = model.save_pretrained
+    monkeypatch.setattr(model, "save_pretrained", lambda *args, **kw: save(*args, **kw, max_shard_size="4KB"))
+    folder = write(model, tmp_path / "many")
+    assert len(list(folder.glob("*.safetensors"))) > 2
+    again = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    assert text_logprobs(again, IDS) == pytest.approx(text_logprobs(model, IDS), abs=FLOAT32)
+
+
+def test_the_weights_that_are_given_are_written_and_not_the_models_own(tmp_path):
+    model, other = make_lm(seed=0), make_lm(seed=1)
+    before = copy_weights(model)
+    write_snapshot(model, other.state_dict(), tmp_path, dtype="auto")
+    again = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)
+    assert text_logprobs(again, IDS) == pytest.approx(text_logprobs(other, IDS), abs=FLOAT32)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+def test_the_precision_is_the_samplers(tmp_path):
+    folder = write(make_lm(), tmp_path / "half", dtype="bfloat16")
+    assert {t.dtype for t in load_file(folder / "model.safetensors").values()} == {torch.bfloat16}
+
+
+def test_the_score_of_a_text_is_that_of_its_tokens_after_the_first():
+    model = make_lm()
+    logits = model(input_ids=torch.tensor([IDS])).logits[0].detach()
+    expected = [float(logits[i].log_softmax(-1)[IDS[i + 1]]) for i in range(len(IDS) - 1)]
+    assert text_logprobs(model, IDS) == pytest.approx(expected, abs=FLOAT32)
+
+
+def test_runs_that_share_a_folder_for_snapshots_do_not_meet_there(tmp_path):
+    one, other = (snapshot_folder(Path("/dev/shm/istar"), tmp_path / name) for name in ("a", "b"))
+    assert one != other
+    assert one.parent == other.parent == Path("/dev/shm/istar")
+    assert snapshot_folder(None, tmp_path) == tmp_path.resolve() / "snapshots"

@@ -1,0 +1,154 @@
+"""What vLLM is told, the section ``sampler``, and the engine in this process."""
+
+import sys
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from istar_envs.errors import ConfigError
+from istar_trainer.config import RunConfig
+from istar_trainer.config_sampler import LocalSamplerConfig, VllmSamplerConfig
+from istar_trainer.sampler import Completion
+from istar_trainer.vllm.engine import VllmEngine
+from istar_trainer.vllm.wire import SamplerDown, as_flags, engine_arguments
+
+
+def test_the_sampler_is_local_unless_a_word_or_a_section_says_otherwise():
+    assert RunConfig().sampler == LocalSamplerConfig()
+    assert RunConfig.model_validate({"sampler": "vllm"}).sampler == VllmSamplerConfig()
+    chosen = RunConfig.model_validate({"sampler": {"type": "vllm", "mode": "engine", "sleep": True}}).sampler
+    assert chosen.sleep
+    assert RunConfig.model_validate_json(RunConfig(sampler=chosen).model_dump_json()).sampler == chosen
+
+
+@pytest.mark.parametrize(
+    ("section", "complaint"),
+    [
+        ({"mode": "engine", "url": "http://127.0.0.1:1"}, "leave one out"),
+        ({"mode": "engine", "python": "/p"}, "leave them out"),
+        ({"url": "http://127.0.0.1:1", "env": {"A": "1"}}, "leave them out"),
+        ({"url": "127.0.0.1:8000"}, "must begin with http://"),
+    ],
+)
+def test_options_of_another_mode_are_refused(section, complaint):
+    with pytest.raises(ValidationError, match=complaint):
+        VllmSamplerConfig(**section)
+
+
+def test_the_engine_takes_nothing_from_the_models_defaults():
+    config = VllmSamplerConfig(max_lora_rank=16, sleep=True, options={"max_num_seqs": 32, "seed": 5})
+    arguments = engine_arguments(config, Path("/w"), Path("/t"), 1032)
+    assert arguments == {
+        "model": "/w",
+        "tokenizer": "/t",
+        "dtype": "bfloat16",
+        "max_model_len": 1032,
+        "enforce_eager": True,
+        "tensor_parallel_size": 1,
+        "gpu_memory_utilization": 0.9,
+        "generation_config": "vllm",
+        "logprobs_mode": "processed_logprobs",
+        "enable_sleep_mode": True,
+        "enable_lora": True,
+        "max_lora_rank": 16,
+        "max_num_seqs": 32,
+        "seed": 5,
+    }
+
+
+def test_arguments_become_flags():
+    flags = as_flags({"max_model_len": 8, "enforce_eager": True, "enable_prefix_caching": False})
+    assert flags == ["--max-model-len", "8", "--enforce-eager", "--no-enable-prefix-caching"]
+
+
+class FakeLLM:
+    """As much of ``vllm.LLM`` as the sampler uses; its weights are one number."""
+
+    def __init__(self, **arguments: Any) -> None:
+        if arguments["model"] == "broken":
+            raise RuntimeError("no memory")
+        self.calls: list[Any] = []
+        self.weights = arguments["model"]
+
+    def collective_rpc(self, method: str, kwargs: dict[str, Any]) -> None:
+        self.calls.append((method, kwargs))
+        self.weights = kwargs["weights_path"]
+
+    def reset_prefix_cache(self) -> bool:
+        self.calls.append("reset")
+        return True
+
+    def sleep(self, level: int) -> None:
+        self.calls.append(("sleep", level))
+
+    def wake_up(self) -> None:
+        self.calls.append("wake")
+
+    def generate(self, prompts: Any, parameters: Any, *, lora_request: Any, use_tqdm: bool) -> list[Any]:
+        assert not use_tqdm
+        assert all(p["detokenize"] is False for p in parameters)
+        if self.weights == "dead":
+            raise RuntimeError("EngineDeadError")
+        self.calls.append(lora_request)
+        return [self._answer(prompt["prompt_token_ids"]) for prompt in prompts]
+
+    def _answer(self, ids: list[int]) -> Any:
+        score = SimpleNamespace(logprob=-0.5)
+        reply = SimpleNamespace(token_ids=[9, 2], logprobs=[{9: score}, {2: score}], finish_reason="stop")
+        return SimpleNamespace(outputs=[reply], prompt_logprobs=[None, *({i: score} for i in ids[1:])])
+
+
+@pytest.fixture
+def engine(monkeypatch) -> VllmEngine:
+    package, lora, request = ModuleType("vllm"), ModuleType("vllm.lora"), ModuleType("vllm.lora.request")
+    package.LLM, package.SamplingParams = FakeLLM, dict
+    request.LoRARequest = lambda name, number, path: SimpleNamespace(
+        lora_name=name, lora_int_id=number, lora_path=path
+    )
+    for module in (package, lora, request):
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+    return VllmEngine(lambda model: {"model": str(model)})
+
+
+def test_the_engine_answers_scores_and_follows_weights(engine):
+    assert not engine.is_alive()
+    engine.start(Path("start"))
+    assert engine.is_alive()
+    replies: dict[int, Completion] = {}
+    engine.answer([[5, 6], [7]], [{"seed": 1}, {"seed": 2}], replies.__setitem__)
+    assert replies == dict.fromkeys((0, 1), Completion((9, 2), (-0.5, -0.5)))
+    assert engine.prompt_logprobs([5, 6, 7]) == [-0.5, -0.5]
+    engine.load_weights(Path("next"))
+    assert engine._llm.calls[-2:] == [("reload_weights", {"weights_path": "next"}), "reset"]
+    engine.sleep()
+    engine.wake()
+    assert engine._llm.calls[-3:] == [("sleep", 1), "wake", "reset"]
+
+
+def test_every_adapter_of_an_engine_has_a_number_of_its_own(engine):
+    engine.start(Path("start"))
+    for name in ("one", "two"):
+        engine.load_adapter(name, Path(name))
+    engine.answer([[5]], [{}], lambda place, reply: None)
+    used = engine._llm.calls[-1]
+    assert (used.lora_name, used.lora_int_id, used.lora_path) == ("two", 2, "two")
+
+
+def test_an_engine_that_fails_can_be_made_again(engine):
+    with pytest.raises(SamplerDown, match="RuntimeError: no memory"):
+        engine.start(Path("broken"))
+    engine.start(Path("dead"))
+    with pytest.raises(SamplerDown, match="EngineDeadError"):
+        engine.answer([[5]], [{}], lambda place, reply: None)
+    assert not engine.is_alive()
+    engine.start(Path("start"))
+    assert engine.is_alive()
+
+
+def test_an_engine_without_vllm_says_what_to_do(monkeypatch):
+    monkeypatch.setitem(sys.modules, "vllm", None)
+    with pytest.raises(ConfigError, match=r"make_vllm_venv\.sh .*mode: server with sampler\.python"):
+        VllmEngine(lambda model: {})
