@@ -35,8 +35,7 @@ class DeepSpeedLearner(ShardedLearner):
         model: Causal LM with fp32 weights; equal in every process.
         optimization: Learning rate and friends.
         config: What is divided, and what waits in main memory.
-        temperature: Divides the logits wherever logprobs are taken.
-        micro_batch_tokens: Padded tokens per forward pass.
+        options: As for ``TorchLearner``.
 
     Raises:
         ConfigError: If DeepSpeed is not installed or refuses its settings.
@@ -47,11 +46,9 @@ class DeepSpeedLearner(ShardedLearner):
         model: nn.Module,
         optimization: Optimization,
         config: DeepSpeedConfig,
-        *,
-        temperature: float,
-        micro_batch_tokens: int,
+        **options: Any,
     ) -> None:
-        super().__init__(model, optimization, temperature=temperature, micro_batch_tokens=micro_batch_tokens)
+        super().__init__(model, optimization, **options)
         self._stage = config.stage
         self._trained = [p for p in model.parameters() if p.requires_grad]
         self._has_gradient = False
