@@ -1,9 +1,14 @@
 """Shapes and types of the tensor modules are checked at run time while the tests run."""
 
+import os
 from pathlib import Path
 
 import pytest
 from jaxtyping import install_import_hook
+
+os.environ.setdefault(
+    "DS_ACCELERATOR", "cpu"
+)  # transformers imports deepspeed, which else says what it found
 
 SHAPE_CHECKED = (
     "masked",

@@ -21,7 +21,7 @@ from istar_trainer.distributed.ranks import at, num_ranks, own_rank
 from istar_trainer.distributed.sharded import ShardedLearner
 from istar_trainer.errors import NonFiniteLoss
 from istar_trainer.learner import Optimization
-from istar_trainer.model import LOGITS_MIB, num_parameters
+from istar_trainer.model import num_parameters
 
 _MOMENTS = ("exp_avg", "exp_avg_sq")
 _LARGEST_BUCKET = 500_000_000
@@ -35,10 +35,7 @@ class DeepSpeedLearner(ShardedLearner):
         model: Causal LM with fp32 weights; equal in every process.
         optimization: Learning rate and friends.
         config: What is divided, and what waits in main memory.
-        temperature: Divides the logits wherever logprobs are taken.
-        micro_batch_tokens: Padded tokens per forward pass.
-        logits_mib: Largest fp32 logits held at once, in MiB.
-        packing: Lay rows end to end instead of padding them.
+        options: As for ``TorchLearner``.
 
     Raises:
         ConfigError: If DeepSpeed is not installed or refuses its settings.
@@ -49,20 +46,9 @@ class DeepSpeedLearner(ShardedLearner):
         model: nn.Module,
         optimization: Optimization,
         config: DeepSpeedConfig,
-        *,
-        temperature: float,
-        micro_batch_tokens: int,
-        logits_mib: int = LOGITS_MIB,
-        packing: bool = False,
+        **options: Any,
     ) -> None:
-        super().__init__(
-            model,
-            optimization,
-            temperature=temperature,
-            micro_batch_tokens=micro_batch_tokens,
-            logits_mib=logits_mib,
-            packing=packing,
-        )
+        super().__init__(model, optimization, **options)
         self._stage = config.stage
         self._trained = [p for p in model.parameters() if p.requires_grad]
         self._has_gradient = False
