@@ -1,6 +1,6 @@
 """Which models a run holds and how they are spread: the one place where the plan reads the configuration."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import gymnasium as gym
@@ -9,6 +9,7 @@ from istar_envs.errors import ConfigError
 from istar_trainer import config as cfg
 from istar_trainer.config_algorithms import PpoConfig
 from istar_trainer.config_credits import IstarOfficialCredit, Method, PrimeCredit, methods_of
+from istar_trainer.config_sampler import VllmSamplerConfig
 from istar_trainer.factories import make_env
 
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "auto": 2}
@@ -121,22 +122,26 @@ class Workload:
 
 def read_layout(config: cfg.RunConfig) -> Layout:
     """Return how the models of a run lie in memory."""
-    lora = _read(config, "model.lora", None)
-    is_deepspeed = _read(config, "learner.backend", "torch") == "deepspeed"
-    return Layout(
-        width=BYTES[_read(config, "model.dtype", "float32")],
-        lora=None if lora is None else Lora(lora.rank, tuple(lora.target_modules)),
-        checkpointing=_read(config, "model.gradient_checkpointing", False),
-        logits_mib=_read(config, "learner.logits_mib", None),
-        shared_prm=_read(config, "prm.backbone", "separate") == "shared",
-        stage=_read(config, "learner.deepspeed.stage", 3) if is_deepspeed else 0,
-        offload=_read(config, "learner.deepspeed.offload", "none") if is_deepspeed else "none",
-        sampler=_read(config, "sampler.type", "local"),
-        sampler_width=BYTES[_read(config, "sampler.dtype", "bfloat16")],
-        sampler_frac=_read(config, "sampler.gpu_memory_utilization", 0.9),
-        tensor_parallel=_read(config, "sampler.tensor_parallel_size", 1),
-        colocated=_read(config, "sampler.mode", "server") == "engine",
-        sleeps=_read(config, "sampler.sleep", False),
+    model, learner, sampler = config.model, config.learner, config.sampler
+    layout = Layout(
+        width=BYTES[model.dtype],
+        lora=None if model.lora is None else Lora(model.lora.rank, tuple(model.lora.target_modules)),
+        checkpointing=model.gradient_checkpointing,
+        logits_mib=learner.logits_mib,
+        shared_prm=config.prm.backbone == "shared",
+        stage=learner.deepspeed.stage if learner.backend == "deepspeed" else 0,
+        offload=learner.deepspeed.offload if learner.backend == "deepspeed" else "none",
+    )
+    if not isinstance(sampler, VllmSamplerConfig):
+        return layout
+    return replace(
+        layout,
+        sampler="vllm",
+        sampler_width=BYTES[sampler.dtype],
+        sampler_frac=sampler.gpu_memory_utilization,
+        tensor_parallel=sampler.tensor_parallel_size,
+        colocated=sampler.mode == "engine",
+        sleeps=sampler.sleep,
     )
 
 
@@ -207,13 +212,3 @@ def _step_limit(env: cfg.EnvConfig) -> int:
 
 def _has(methods: tuple[Method, ...], kind: type[Method]) -> bool:
     return any(isinstance(method, kind) for method in methods)
-
-
-def _read(config: cfg.RunConfig, path: str, default: Any) -> Any:
-    """Read a key that a configuration may lack."""
-    value: Any = config
-    for name in path.split("."):
-        value = getattr(value, name, None)
-        if value is None:
-            return default
-    return value
