@@ -1,0 +1,358 @@
+"""Sessions: one environment each, played by numbered calls, bounded in number and idle time."""
+
+import copy
+import hashlib
+import logging
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+import gymnasium as gym
+
+from istar_envs.errors import IstarError
+from istar_envs.server.limits import Limits
+from istar_envs.server.metrics import Metrics
+from istar_envs.server.problems import Refusal
+from istar_envs.server.worlds import Worlds, describe_env
+from istar_envs.wire.messages import Create, InvalidStep, Move, Reset, Step
+from istar_envs.wire.values import Pictures, dumps, from_wire, to_wire
+
+logger = logging.getLogger(__name__)
+
+_BUSY_S: Final = 5.0
+"""Seconds that a call waits for another one to the same session."""
+
+
+class Session:
+    """One environment and the number of calls that were carried out.
+
+    Args:
+        name: Id of the environment.
+        env: The environment, owned by the session.
+        pictures: How pictures travel.
+        key: The client's name for the request that opened it.
+
+    Attributes:
+        id: Unguessable; whoever knows it can play.
+        name: As given.
+        key: As given.
+        env: As given.
+        pictures: As given.
+        sequence: Calls carried out.
+        was_reset: Whether an episode was started.
+        lock: Held while the environment is used.
+        used_at: When a call last began or ended, on the monotonic clock.
+        is_closed: Whether the environment was closed.
+    """
+
+    def __init__(self, name: str, env: gym.Env[Any, Any], pictures: Pictures, key: str | None) -> None:
+        self.id = secrets.token_urlsafe(24)
+        self.name = name
+        self.key = key
+        self.env = env
+        self.pictures: Pictures = pictures
+        self.sequence = 0
+        self.was_reset = False
+        self.lock = threading.Lock()
+        self.used_at = time.monotonic()
+        self.is_closed = False
+        self._last: Move | None = None
+        self._answer = ""
+
+    @property
+    def short_id(self) -> str:
+        """A name for logs from which the id cannot be found."""
+        return hashlib.sha256(self.id.encode()).hexdigest()[:8]
+
+    def play(self, move: Move) -> tuple[str, float | None]:
+        """Carry out a call, or repeat the answer if it was carried out already; the lock must be held.
+
+        Returns:
+            The answer as JSON, and how long the environment took in seconds; None for a repetition.
+
+        Raises:
+            Refusal: If it is not this call's turn.
+            IstarError: If the environment refuses; nothing has changed then.
+        """
+        if move.sequence != self.sequence + 1:
+            return self._repeated(move), None
+        start = time.perf_counter()
+        answer = self._carried_out(move)
+        seconds = time.perf_counter() - start
+        answer["sequence"] = move.sequence
+        self._answer = dumps(answer)
+        self.sequence, self._last = move.sequence, move
+        return self._answer, seconds
+
+    def twin(self, key: str | None) -> "Session":
+        """Return a session with a copy of the environment; the lock must be held."""
+        twin = Session(self.name, copy.deepcopy(self.env), self.pictures, key)
+        twin.was_reset = self.was_reset
+        return twin
+
+    def close(self) -> None:
+        """Close the environment; the lock must be held."""
+        if not self.is_closed:
+            self.is_closed = True
+            self.env.close()
+
+    def _repeated(self, move: Move) -> str:
+        if move.sequence != self.sequence:
+            raise Refusal(
+                409,
+                "OutOfOrder",
+                f"call {move.sequence} came when {self.sequence} calls had been carried out (session of "
+                f"{self.name}). Number calls from 1 and send call {self.sequence + 1} next.",
+            )
+        if move != self._last:
+            raise Refusal(
+                409,
+                "NumberTaken",
+                f"call {move.sequence} was another one (session of {self.name}). Repeat a call as it was, or "
+                f"send call {self.sequence + 1} next.",
+            )
+        return self._answer
+
+    def _carried_out(self, move: Move) -> dict[str, Any]:
+        pictures, env = self.pictures, self.env
+        if isinstance(move, Reset):
+            observation, info = env.reset(seed=move.seed, options=move.options)
+            self.was_reset = True
+            return {"observation": to_wire(observation, pictures), "info": to_wire(info, pictures)}
+        observation, reward, terminated, truncated, info = self._stepped(move)
+        return {
+            "observation": to_wire(observation, pictures),
+            "reward": to_wire(reward),
+            "terminated": to_wire(terminated),
+            "truncated": to_wire(truncated),
+            "info": to_wire(info, pictures),
+        }
+
+    def _stepped(self, move: Move) -> Any:
+        if isinstance(move, Step):
+            try:
+                action = from_wire(move.action)
+            except ValueError as error:
+                raise Refusal(422, "ValueUnreadable", f"action: {error} (session of {self.name}).") from error
+            return self.env.step(action)
+        world: Any = self.env.unwrapped
+        if isinstance(move, InvalidStep):
+            return world.invalid_step(move.reason)
+        if not hasattr(world, "truncate"):
+            raise Refusal(
+                422, "NotOffered", f"{self.name} has no limits to be told of: do not call truncate."
+            )
+        return world.truncate()
+
+
+class SessionTable:
+    """All sessions of a server.
+
+    Args:
+        worlds: What can be played.
+        limits: How many, and for how long.
+        metrics: Where calls are counted.
+
+    Attributes:
+        server: Random name of this table; another one means that all sessions are lost.
+    """
+
+    def __init__(self, worlds: Worlds, limits: Limits, metrics: Metrics) -> None:
+        self.server = secrets.token_hex(8)
+        self._worlds = worlds
+        self._limits = limits
+        self._metrics = metrics
+        self._sessions: dict[str, Session] = {}
+        self._by_key: dict[str, Session] = {}
+        self._opening = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def __iter__(self) -> Iterator[Session]:
+        return iter(list(self._sessions.values()))
+
+    def create(self, request: Create) -> dict[str, Any]:
+        """Open a session; a request with the key of an open one gets that one.
+
+        Returns:
+            The members of ``messages.Session``.
+
+        Raises:
+            Refusal: If there are too many sessions.
+            EnvError: If the environment cannot be made so.
+        """
+        return self._opened(
+            request.key,
+            lambda: Session(
+                request.env, self._worlds.make(request.env, request.options), request.pictures, request.key
+            ),
+        )
+
+    def clone(self, session_id: str, key: str | None) -> dict[str, Any]:
+        """Open a session that goes on as another one would.
+
+        Returns:
+            The members of ``messages.Session``.
+
+        Raises:
+            Refusal: If there is no such session, or there are too many.
+        """
+
+        def copied() -> Session:
+            with self.using(session_id) as session:
+                return session.twin(key)
+
+        return self._opened(key, copied)
+
+    def play(self, session_id: str, move: Move) -> str:
+        """Carry out a call of a session.
+
+        Returns:
+            The answer, as JSON.
+
+        Raises:
+            Refusal: If there is no such session or it is not this call's turn.
+            IstarError: If the environment refuses.
+        """
+        with self.using(session_id) as session:
+            answer, seconds = session.play(move)
+        if seconds is None:
+            self._metrics.count("replays")
+        elif not isinstance(move, Reset):
+            self._metrics.step(session.name, seconds)
+        return answer
+
+    @contextmanager
+    def using(self, session_id: str) -> Iterator[Session]:
+        """Hold a session for oneself; if the environment breaks, the session is closed.
+
+        Raises:
+            Refusal: If there is no such session, it stays busy, or the environment breaks.
+        """
+        session = self._sessions.get(session_id)
+        if session is None:
+            raise self._lost()
+        if not session.lock.acquire(timeout=_BUSY_S):
+            raise Refusal(
+                503,
+                "SessionBusy",
+                f"another call to this session of {session.name} is still running. Repeat this one later.",
+                retry_s=1,
+            )
+        try:
+            if session.is_closed:
+                raise self._lost()
+            session.used_at = time.monotonic()
+            yield session
+        except IstarError:
+            raise
+        except Exception as error:
+            logger.exception("environment failed", extra={"facts": {"env": session.name}})
+            self._drop(session, "failed")
+            raise Refusal(
+                500,
+                "EnvironmentFailed",
+                f"{session.name} broke in this call, and its session was closed. Open a new one; the log of "
+                "the server says more.",
+            ) from error
+        finally:
+            session.used_at = time.monotonic()
+            session.lock.release()
+
+    def close(self, session_id: str) -> None:
+        """Close a session.
+
+        Raises:
+            Refusal: If there is no such session, or a call to it is running.
+        """
+        with self.using(session_id) as session:
+            self._drop(session, "closed")
+
+    def sweep(self) -> int:
+        """Close the sessions that were idle for too long; returns how many."""
+        oldest = time.monotonic() - self._limits.idle_s
+        return sum(self._drop_if_free(session, "expired") for session in self if session.used_at < oldest)
+
+    def close_all(self) -> None:
+        """Close every session that no call is running in."""
+        for session in self:
+            self._drop_if_free(session, "stopped")
+
+    def _opened(self, key: str | None, make: Callable[[], Session]) -> dict[str, Any]:
+        with self._opening:
+            session = self._by_key.get(key) if key is not None else None
+            if session is None:
+                self._require_room()
+                session = make()
+                self._sessions[session.id] = session
+                if key is not None:
+                    self._by_key[key] = session
+                self._metrics.session("opened")
+                _log("session opened", session)
+        with self.using(session.id):
+            return self._described(session)
+
+    def _described(self, session: Session) -> dict[str, Any]:
+        described = {
+            **describe_env(session.name, session.env),
+            "session": session.id,
+            "server": self.server,
+            "sequence": session.sequence,
+            "observation": None,
+            "info": None,
+        }
+        if session.was_reset:
+            world: Any = session.env.unwrapped
+            observation, info = world.restore_state(world.clone_state())
+            described["observation"] = to_wire(observation, session.pictures)
+            described["info"] = to_wire(info, session.pictures)
+        return described
+
+    def _require_room(self) -> None:
+        if len(self) >= self._limits.max_sessions and not self.sweep():
+            raise Refusal(
+                503,
+                "SessionsFull",
+                f"{len(self)} sessions are open, and no more are allowed. Close some, or wait until an idle "
+                f"one expires (after {self._limits.idle_s:g} s).",
+                retry_s=1,
+            )
+
+    def _drop_if_free(self, session: Session, how: str) -> bool:
+        if not session.lock.acquire(blocking=False):
+            return False
+        try:
+            self._drop(session, how)
+        finally:
+            session.lock.release()
+        return True
+
+    def _drop(self, session: Session, how: str) -> None:
+        """Forget and close a session whose lock is held."""
+        if self._sessions.pop(session.id, None) is None:
+            return
+        if session.key is not None:
+            self._by_key.pop(session.key, None)
+        self._metrics.session(how)
+        _log(f"session {how}", session)
+        try:
+            session.close()
+        except Exception:
+            logger.exception("closing failed", extra={"facts": {"env": session.name}})
+
+    def _lost(self) -> Refusal:
+        return Refusal(
+            404,
+            "SessionLost",
+            "there is no such session: it was closed, was idle for more than "
+            f"{self._limits.idle_s:g} s, or the server was restarted. Open a new one.",
+            server=self.server,
+        )
+
+
+def _log(event: str, session: Session) -> None:
+    logger.info(event, extra={"facts": {"env": session.name, "session": session.short_id}})
