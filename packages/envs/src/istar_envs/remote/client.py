@@ -40,6 +40,32 @@ class _NoAnswer(Exception):
     """A request was not answered for good; it may be repeated."""
 
 
+class _Connections:
+    """Connections that wait for their next request; those that nobody can use any more are closed."""
+
+    def __init__(self) -> None:
+        self._idle: deque[http.client.HTTPConnection] = deque()
+
+    def take(self) -> http.client.HTTPConnection | None:
+        """Return one that waits, if there is any."""
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return None
+
+    def give(self, connection: http.client.HTTPConnection) -> None:
+        """Let one wait."""
+        self._idle.append(connection)
+
+    def close(self) -> None:
+        """Close all that wait."""
+        while (connection := self.take()) is not None:
+            connection.close()
+
+    def __del__(self) -> None:
+        self.close()
+
+
 class Client:
     """Speaks with one server; threads may use it at the same time.
 
@@ -73,7 +99,7 @@ class Client:
         self._headers = {"Content-Type": "application/json", "X-Istar-Client": secrets.token_hex(8)}
         if token:
             self._headers["Authorization"] = f"Bearer {token}"
-        self._idle: deque[http.client.HTTPConnection] = deque()
+        self._idle = _Connections()
 
     def call(
         self,
@@ -122,11 +148,14 @@ class Client:
 
     def close(self) -> None:
         """Close the connections; the next call opens a new one."""
-        while self._idle:
-            self._idle.pop().close()
+        self._idle.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_idle": deque()}
+        return {key: value for key, value in self.__dict__.items() if key != "_idle"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._idle = _Connections()
 
     def _answer(self, method: str, path: str, data: bytes | None) -> tuple[Any, bool]:
         """Send a request once; return what the answer holds, and whether it is no problem document."""
@@ -142,10 +171,7 @@ class Client:
         return answer, status < 400
 
     def _exchange(self, method: str, path: str, data: bytes | None) -> tuple[int, str, bytes]:
-        try:
-            connection = self._idle.pop()
-        except IndexError:
-            connection = self._kind(self._place, timeout=self._timeout_s)
+        connection = self._idle.take() or self._kind(self._place, timeout=self._timeout_s)
         try:
             connection.request(method, path, data, self._headers)
             response = connection.getresponse()
@@ -156,7 +182,7 @@ class Client:
         if response.will_close:
             connection.close()
         else:
-            self._idle.append(connection)
+            self._idle.give(connection)
         return response.status, response.headers.get_content_type(), content
 
     def _stranger(self, status: int, content: bytes) -> ServerUnreachable:

@@ -11,7 +11,7 @@ from istar_envs.errors import IstarError
 from istar_envs.server.problems import Refusal, refusal_of
 from istar_envs.server.service import Service
 from istar_envs.wire import messages
-from istar_envs.wire.messages import MAX_IDS, Message
+from istar_envs.wire.messages import MAX_IDS, MAX_START, Message
 from istar_envs.wire.values import dumps, to_wire
 
 M = TypeVar("M", bound=Message)
@@ -126,7 +126,7 @@ class Api:
 
     def task_ids(self, session: str) -> Response:
         """List a part of the task ids that a reset can ask for."""
-        start, limit = _query("start", 0), min(_query("limit", MAX_IDS), MAX_IDS)
+        start, limit = _query("start", 0, MAX_START), _query("limit", MAX_IDS, MAX_IDS)
         with self._sessions.using(session) as held:
             world: Any = held.env.unwrapped
             ids = world.task_ids()
@@ -181,11 +181,11 @@ def read(kind: type[M]) -> M:
     )
 
 
-def _query(name: str, default: int) -> int:
+def _query(name: str, default: int, highest: int) -> int:
     text = request.args.get(name, str(default))
-    if not (text.isascii() and text.isdecimal() and len(text) < 12):
+    if not (text.isascii() and text.isdecimal() and int(text[:12]) <= highest):
         raise Refusal(
-            422, "RequestInvalid", f"{name}={text[:20]!r} is no number from 0 (query of the address)."
+            422, "RequestInvalid", f"{name}={text[:20]!r} is no number from 0 to {highest} (address)."
         )
     return int(text)
 

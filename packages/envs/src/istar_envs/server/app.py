@@ -24,6 +24,7 @@ from istar_envs.wire.values import dumps
 
 logger = logging.getLogger(__name__)
 
+_SHOWN: Final = 100
 _PROMETHEUS: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -98,7 +99,8 @@ class _Faults:
 
     def http(self, error: HTTPException) -> Response:
         """Answer what Flask refused."""
-        detail = f"{error.description or error.name} ({request.method}). /openapi.json lists what there is."
+        place = f"{request.method} {request.path[:_SHOWN]}"
+        detail = f"{error.name} ({place}). /openapi.json lists what there is and how much may be sent."
         response = self._answer(Refusal(error.code or 500, type(error).__name__, detail))
         allow = dict(error.get_headers()).get("Allow")
         if allow:

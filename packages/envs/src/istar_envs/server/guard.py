@@ -9,7 +9,8 @@ import secrets
 import threading
 import time
 from collections import OrderedDict
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 from flask import Flask, g, request
 from werkzeug.wrappers import Response
@@ -21,11 +22,11 @@ logger = logging.getLogger(__name__)
 
 _PROBES: Final = frozenset({"/healthz", "/readyz"})
 _REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
-_HEADERS: Final = {
-    "X-Content-Type-Options": "nosniff",
-    "Cache-Control": "no-store",
-    "Cross-Origin-Resource-Policy": "same-origin",
-}
+_HEADERS: Final = (
+    ("X-Content-Type-Options", "nosniff"),
+    ("Cache-Control", "no-store"),
+    ("Cross-Origin-Resource-Policy", "same-origin"),
+)
 _ADDRESSES: Final = 10_000
 
 
@@ -62,14 +63,15 @@ def guard(app: Flask, service: Service) -> None:
     rate = RateLimit(service.limits.rate, service.limits.burst_s)
 
     def check() -> None:
-        g.began = time.perf_counter()
-        asked = request.headers.get("X-Request-Id", "")
+        environ = request.environ
+        asked = environ.get("HTTP_X_REQUEST_ID", "")
         g.request_id = asked if _REQUEST_ID.fullmatch(asked) else secrets.token_hex(8)
-        if request.path in _PROBES:
+        g.began = time.perf_counter()
+        if environ["PATH_INFO"] in _PROBES:
             return
         if service.state != "ok":
             raise Refusal(503, "NotReady", f"the server is {service.state}. Try again later.", retry_s=1)
-        if not rate.allows(request.remote_addr or ""):
+        if not rate.allows(environ.get("REMOTE_ADDR", "")):
             raise Refusal(
                 429,
                 "TooManyRequests",
@@ -77,16 +79,17 @@ def guard(app: Flask, service: Service) -> None:
                 "Wait, or send many steps in one batch.",
                 retry_s=1,
             )
-        _refuse_web_pages()
+        _refuse_web_pages(environ)
         if service.token:
             _require_token(service.token)
 
     def mark(response: Response) -> Response:
-        response.headers.extend(_HEADERS)
-        response.headers["X-Request-Id"] = g.get("request_id", "-")
-        if service.state == "stopping":
-            response.headers["Connection"] = "close"
-        route = request.url_rule.rule if request.url_rule else "none"
+        headers = response.headers
+        for name, value in _HEADERS:
+            headers.add(name, value)
+        headers.add("X-Request-Id", g.request_id)
+        rule = request.url_rule
+        route = rule.rule if rule else "none"
         service.metrics.request(route, response.status_code)
         if logger.isEnabledFor(logging.DEBUG):
             _log(route, response.status_code)
@@ -102,12 +105,9 @@ def _log(route: str, status: int) -> None:
     logger.debug("answered", extra={"facts": {**facts, "ms": milliseconds}})
 
 
-def _refuse_web_pages() -> None:
+def _refuse_web_pages(environ: Mapping[str, Any]) -> None:
     """Refuse what a page of some web site makes its visitor's browser send."""
-    if "Origin" in request.headers or request.headers.get("Sec-Fetch-Site", "none") not in (
-        "none",
-        "same-origin",
-    ):
+    if "HTTP_ORIGIN" in environ or environ.get("HTTP_SEC_FETCH_SITE", "none") not in ("none", "same-origin"):
         raise Refusal(
             403, "ForeignPage", "this request came from a web page. Only programs may use this interface."
         )

@@ -125,7 +125,9 @@ class Metrics:
             return "\n".join(self._lines(sessions)) + "\n"
 
     def _lines(self, sessions: Mapping[str, int]) -> Iterator[str]:
-        yield from _family("istar_sessions", "gauge", "Open sessions.", _labelled("env", sessions.items()))
+        yield from _family(
+            "istar_open_sessions", "gauge", "Open sessions.", _labelled("env", sessions.items())
+        )
         for name, label, about in (
             ("sessions", "event", "Sessions opened, and how they ended."),
             ("steps", "env", "Steps that environments carried out."),

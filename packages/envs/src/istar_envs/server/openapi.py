@@ -10,7 +10,7 @@ from pydantic.json_schema import models_json_schema
 
 from istar_envs import __version__
 from istar_envs.server.problems import CONTENT_TYPE
-from istar_envs.wire.messages import Health, Problem
+from istar_envs.wire.messages import MAX_IDS, MAX_START, Health, Problem
 
 if TYPE_CHECKING:
     from istar_envs.server.api import Route
@@ -23,8 +23,8 @@ _ALWAYS: Final = (400, 401, 403, 429, 500, 503)
 _PARAMETERS: Final[Mapping[str, Mapping[str, Any]]] = {
     "session": {"type": "string"},
     "env": {"type": "string", "description": "Id of the environment; its slash may be written as it is."},
-    "start": {"type": "integer", "minimum": 0, "maximum": 10**9, "default": 0},
-    "limit": {"type": "integer", "minimum": 0, "maximum": 1000, "default": 1000},
+    "start": {"type": "integer", "minimum": 0, "maximum": MAX_START, "default": 0},
+    "limit": {"type": "integer", "minimum": 0, "maximum": MAX_IDS, "default": MAX_IDS},
 }
 
 

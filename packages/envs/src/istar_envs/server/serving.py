@@ -28,7 +28,6 @@ logger = logging.getLogger(__name__)
 
 _MAX_HEADER: Final = 16 * 2**10
 _POLL_S: Final = 0.25
-_LINGER_S: Final = 0.5
 
 
 class _BrokenRequest(ErrorTask):  # type: ignore[misc]
@@ -117,6 +116,7 @@ class Server(waitress.server.TcpWSGIServer):  # type: ignore[misc]
         )
         self._service = service
         self._deadline: float | None = None
+        self._running: list[tuple[Any, Any]] | None = None
         place = f"[{host}]" if ":" in host else host
         self.url = f"http://{place}:{listener.getsockname()[1]}"
 
@@ -140,7 +140,6 @@ class Server(waitress.server.TcpWSGIServer):  # type: ignore[misc]
         if self._deadline is None:
             self._deadline = time.monotonic() + self._service.limits.grace_s
             self._service.refuse()
-            self._quiet_since: float | None = None
             self.pull_trigger()
 
     def maintenance(self, now: float) -> None:
@@ -152,14 +151,22 @@ class Server(waitress.server.TcpWSGIServer):  # type: ignore[misc]
                 channel.will_close = True
 
     def _is_finished(self) -> bool:
-        """Whether ``stop`` was called and nothing is left to answer for a moment, or it takes too long."""
+        """Whether ``stop`` was called, and all that ran then is answered or has taken too long."""
         if self._deadline is None:
             return False
-        now = time.monotonic()
-        is_busy = any(c.requests or c.total_outbufs_len for c in list(self.active_channels.values()))
-        if is_busy or self._quiet_since is None:
-            self._quiet_since = now
-        return now > self._deadline or (not is_busy and now - self._quiet_since >= _LINGER_S)
+        if self._running is None:
+            channels = list(self.active_channels.values())
+            self._running = [(channel, request) for channel in channels for request in channel.requests]
+        self._running = [pair for pair in self._running if not _is_answered(*pair)]
+        return not self._running or time.monotonic() > self._deadline
+
+
+def _is_answered(channel: Any, request: Any) -> bool:
+    """Whether the answer to a request has left; a client that asks again has it, too."""
+    waiting = list(channel.requests)
+    return request not in waiting and (
+        bool(waiting) or not channel.total_outbufs_len or not channel.connected
+    )
 
 
 @contextmanager

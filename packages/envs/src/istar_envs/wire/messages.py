@@ -7,7 +7,7 @@ whenever its answer did not arrive.
 
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from istar_envs.wire.values import Pictures
 
@@ -15,6 +15,8 @@ MAX_BATCH: Final = 1024
 """Most calls in one batch."""
 MAX_IDS: Final = 1000
 """Most task ids in one answer."""
+MAX_START: Final = 10**9
+"""Largest place in a list of task ids that can be asked for."""
 
 _JSON_VALUE: Final = (
     "A JSON value. What JSON does not have is an object with one key: "
@@ -22,7 +24,15 @@ _JSON_VALUE: Final = (
     '{"$tuple": […]}, {"$float": "nan" | "inf" | "-inf"}, {"$dict": [[key, value], …]}.'
 )
 Value = Annotated[Any, Field(description=_JSON_VALUE)]
-Sequence = Annotated[int, Field(ge=1, le=2**53, description="Number of this call in its session, from 1.")]
+
+
+def _whole(value: Any) -> Any:
+    """Take a number such as 3.0 for the whole number that it is in JSON."""
+    return int(value) if type(value) is float and value.is_integer() else value
+
+
+Whole = Annotated[int, BeforeValidator(_whole)]
+Sequence = Annotated[Whole, Field(ge=1, le=2**53, description="Number of this call in its session, from 1.")]
 Key = Annotated[
     str,
     Field(
@@ -30,7 +40,7 @@ Key = Annotated[
         description="Random text of the client's: a repeated request with it makes no second session.",
     ),
 ]
-Seed = Annotated[int, Field(ge=0, lt=2**63)]
+Seed = Annotated[Whole, Field(ge=0, lt=2**63)]
 
 
 class Message(BaseModel):

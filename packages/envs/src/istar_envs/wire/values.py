@@ -8,8 +8,8 @@ import base64
 import binascii
 import io
 import json
-import math
 from collections.abc import Callable, Mapping
+from math import isfinite
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -86,22 +86,41 @@ def _deeper(depth: int) -> int:
 
 
 def _write_float(value: float, _: Pictures) -> Any:
-    return value if math.isfinite(value) else {"$float": repr(value)}
+    return value if isfinite(value) else {"$float": repr(value)}
 
 
 def _write_list(value: list[Any], pictures: Pictures) -> list[Any]:
-    return [item if type(item) in _PLAIN else to_wire(item, pictures) for item in value]
+    if _PLAIN.issuperset(map(type, value)):
+        return value
+    return [
+        item
+        if (kind := type(item)) in _PLAIN or (kind is float and isfinite(item))
+        else to_wire(item, pictures)
+        for item in value
+    ]
 
 
 def _write_tuple(value: tuple[Any, ...], pictures: Pictures) -> dict[str, Any]:
     return {"$tuple": _write_list(list(value), pictures)}
 
 
+def _has_plain_keys(value: dict[Any, Any]) -> bool:
+    """Whether all keys are texts that mean nothing special; almost always, and then found fast."""
+    try:
+        return "$" not in "".join(value) or not any(key[:1] == "$" for key in value)
+    except TypeError:
+        return False
+
+
 def _write_dict(value: dict[Any, Any], pictures: Pictures) -> dict[str, Any]:
-    for key in value:
-        if type(key) is not str or key[:1] == "$":
-            return {"$dict": [[to_wire(key), to_wire(item, pictures)] for key, item in value.items()]}
-    return {key: item if type(item) in _PLAIN else to_wire(item, pictures) for key, item in value.items()}
+    if not _has_plain_keys(value):
+        return {"$dict": [[to_wire(key), to_wire(item, pictures)] for key, item in value.items()]}
+    return {
+        key: item
+        if (kind := type(item)) in _PLAIN or (kind is float and isfinite(item))
+        else to_wire(item, pictures)
+        for key, item in value.items()
+    }
 
 
 def _write_array(value: np.ndarray[Any, Any], pictures: Pictures) -> dict[str, Any]:
