@@ -1,7 +1,9 @@
 """The server as a process: its end, its death, its command line, and clients that misbehave."""
 
+import argparse
 import http.client
 import json
+import re
 import shutil
 import socket
 import subprocess
@@ -9,6 +11,7 @@ import sys
 import threading
 import time
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 from remote_server import free_port, serving
@@ -18,6 +21,7 @@ from istar_envs import cli
 from istar_envs.errors import EnvError, ServerUnreachable, SessionLost
 from istar_envs.server import command
 from istar_envs.server.limits import Limits
+from istar_envs.server.metrics import Metrics
 from istar_envs.server.service import Service
 from istar_envs.server.serving import Server, running_server
 from istar_envs.server.worlds import Worlds
@@ -279,6 +283,19 @@ def test_a_wrong_command_line_is_answered_by_one_line(capsys, words, hint):
     line = mistake(capsys, *words)
     assert line.startswith("istar-envs serve: ")
     assert hint in line
+
+
+def test_every_option_and_metric_stands_in_the_operations_page():
+    page = (Path(__file__).parents[2] / "docs/operations.md").read_text(encoding="utf-8")
+    parser = argparse.ArgumentParser()
+    command.describe(parser)
+    words = {word for action in parser._actions for word in action.option_strings} - {"-h", "--help"}
+    words |= set(re.findall(r"# TYPE (\w+)", Metrics().exposition({})))
+    words |= set(Limits.__dataclass_fields__) - {"burst_s", "connections"}
+    missing = [word for word in words if word not in page and f"--{word}".replace("_", "-") not in page]
+    assert not missing, missing
+    for option, value in re.findall(r"^\| `--([a-z-]+)` \| (\d+) \|", page, re.MULTILINE):
+        assert getattr(Limits(), option.replace("-", "_"), 8) == int(value)
 
 
 def test_bad_files_are_told(capsys, tmp_path):

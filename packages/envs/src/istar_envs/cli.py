@@ -226,11 +226,19 @@ def _secret(path: Path | None) -> bytes:
 
 
 def _describe_serve(parser: argparse.ArgumentParser) -> None:
-    from istar_envs.server.command import DEFAULT_PORT, describe
+    from istar_envs.server.command import describe
 
     parser.add_argument(
         "names", metavar="NAME", nargs="*", help="ids of environments for programs, or webshop for people"
     )
+    _describe_address(parser)
+    describe(parser)
+    _describe_shop(parser)
+
+
+def _describe_address(parser: argparse.ArgumentParser) -> None:
+    from istar_envs.server.command import DEFAULT_PORT
+
     parser.add_argument(
         "--host", default="127.0.0.1", help="address to listen on; default: this machine only"
     )
@@ -239,7 +247,9 @@ def _describe_serve(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--threads", type=whole_number(1000), default=8, help="requests answered at a time; default: 8"
     )
-    describe(parser)
+
+
+def _describe_shop(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("webshop")
     group.add_argument(
         "--catalogue", default="generated", help="generated (default), generated-N, or a folder"
