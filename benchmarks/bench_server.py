@@ -74,7 +74,8 @@ def check(players: list[Player]) -> None:
 
 def report(what: str, steps: int, seconds: float, cpu_s: float, bar: float) -> None:
     rate = steps / seconds
-    print(f"\n{what}: {rate:,.0f} steps/s (bar {bar:,.0f}), {cpu_s / steps * 1e6:,.0f} µs of server CPU each")
+    each = f"{cpu_s / steps * 1e6:,.0f} µs of server CPU each, {cpu_s / seconds:.0%} of a core"
+    print(f"\n{what}: {rate:,.0f} steps/s (bar {bar:,.0f}), {each}")
     assert rate >= bar
 
 

@@ -67,13 +67,17 @@ class Player:
 
 
 async def open_players(url: str, env: str, count: int) -> list[Player]:
-    """Open sessions."""
+    """Open sessions and start an episode in each."""
     connection = connect(url)
     players = []
     for number in range(count):
         status, content = await connection.call("POST", "/v1/sessions", {"env": env})
         assert status == 201, content
-        players.append(Player(json.loads(content)["session"], number))
+        player = Player(json.loads(content)["session"], number)
+        name, body = player.next_call()
+        _, content = await connection.call("POST", f"/v1/sessions/{player.session}/{name}", body)
+        player.take(body, json.loads(content))
+        players.append(player)
     await connection.close()
     return players
 

@@ -1,32 +1,19 @@
-"""Who may send requests, how many, and what every answer carries."""
+"""Who may send requests, and how many."""
 
 import base64
 import binascii
 import hmac
-import logging
-import re
-import secrets
 import threading
 import time
 from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any, Final
 
-from flask import Flask, g, request
-from werkzeug.wrappers import Response
-
 from istar_envs.server.problems import Refusal
-from istar_envs.server.service import Service
 
-logger = logging.getLogger(__name__)
+Environ = Mapping[str, Any]
+"""A request as WSGI tells it."""
 
-_PROBES: Final = frozenset({"/healthz", "/readyz"})
-_REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
-_HEADERS: Final = (
-    ("X-Content-Type-Options", "nosniff"),
-    ("Cache-Control", "no-store"),
-    ("Cross-Origin-Resource-Policy", "same-origin"),
-)
 _ADDRESSES: Final = 10_000
 
 
@@ -52,60 +39,26 @@ class RateLimit:
         with self._lock:
             left, since = self._left.pop(address, (self._burst, now))
             left = min(left + (now - since) * self._rate, self._burst)
-            self._left[address] = max(left - 1.0, 0.0) if left >= 1.0 else left, now
+            may_pass = left >= 1.0
+            self._left[address] = left - may_pass, now
             if len(self._left) > _ADDRESSES:
                 self._left.popitem(last=False)
-        return left >= 1.0
+        return may_pass
 
-
-def guard(app: Flask, service: Service) -> None:
-    """Check every request before it is answered, and mark every answer."""
-    rate = RateLimit(service.limits.rate, service.limits.burst_s)
-
-    def check() -> None:
-        environ = request.environ
-        asked = environ.get("HTTP_X_REQUEST_ID", "")
-        g.request_id = asked if _REQUEST_ID.fullmatch(asked) else secrets.token_hex(8)
-        g.began = time.perf_counter()
-        if environ["PATH_INFO"] in _PROBES:
-            return
-        if service.state != "ok":
-            raise Refusal(503, "NotReady", f"the server is {service.state}. Try again later.", retry_s=1)
-        if not rate.allows(environ.get("REMOTE_ADDR", "")):
+    def require(self, environ: Environ) -> None:
+        """Refuse a request of an address that has sent too many."""
+        address = environ.get("REMOTE_ADDR", "")
+        if not self.allows(address):
             raise Refusal(
                 429,
                 "TooManyRequests",
-                f"more than {service.limits.rate:g} requests per second came from {request.remote_addr}. "
-                "Wait, or send many steps in one batch.",
+                f"more than {self._rate:g} requests per second came from {address}. Wait, or send many steps "
+                "in one batch.",
                 retry_s=1,
             )
-        _refuse_web_pages(environ)
-        if service.token:
-            _require_token(service.token)
-
-    def mark(response: Response) -> Response:
-        headers = response.headers
-        for name, value in _HEADERS:
-            headers.add(name, value)
-        headers.add("X-Request-Id", g.request_id)
-        rule = request.url_rule
-        route = rule.rule if rule else "none"
-        service.metrics.request(route, response.status_code)
-        if logger.isEnabledFor(logging.DEBUG):
-            _log(route, response.status_code)
-        return response
-
-    app.before_request(check)
-    app.after_request(mark)
 
 
-def _log(route: str, status: int) -> None:
-    milliseconds = round((time.perf_counter() - g.began) * 1e3, 3)
-    facts = {"request_id": g.request_id, "method": request.method, "route": route, "status": status}
-    logger.debug("answered", extra={"facts": {**facts, "ms": milliseconds}})
-
-
-def _refuse_web_pages(environ: Mapping[str, Any]) -> None:
+def refuse_web_pages(environ: Environ) -> None:
     """Refuse what a page of some web site makes its visitor's browser send."""
     if "HTTP_ORIGIN" in environ or environ.get("HTTP_SEC_FETCH_SITE", "none") not in ("none", "same-origin"):
         raise Refusal(
@@ -113,9 +66,12 @@ def _refuse_web_pages(environ: Mapping[str, Any]) -> None:
         )
 
 
-def _require_token(token: str) -> None:
-    """Take the token from ``Authorization: Bearer``, or as the password that a browser asks for."""
-    scheme, _, given = request.headers.get("Authorization", "").partition(" ")
+def require_token(environ: Environ, token: str) -> None:
+    """Refuse a request without the token.
+
+    It is taken from ``Authorization: Bearer``, or as the password that a browser asks for.
+    """
+    scheme, _, given = environ.get("HTTP_AUTHORIZATION", "").partition(" ")
     if scheme.lower() == "basic":
         try:
             given = base64.b64decode(given, validate=True).decode().partition(":")[2]

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any, Literal
 
+from istar_envs.server.guard import RateLimit
 from istar_envs.server.limits import Limits
 from istar_envs.server.metrics import Metrics
 from istar_envs.server.sessions import SessionTable
@@ -29,6 +30,7 @@ class Service:
         limits: As given.
         token: As given.
         metrics: What was counted.
+        rate: How many requests each address may send.
         sessions: All sessions.
         state: Whether requests are taken.
     """
@@ -38,6 +40,7 @@ class Service:
         self.limits = limits
         self.token = token
         self.metrics = Metrics()
+        self.rate = RateLimit(limits.rate, limits.burst_s)
         self.sessions = SessionTable(worlds, limits, self.metrics)
         self.state: State = "starting"
         self._descriptions: dict[str, dict[str, Any]] = {}
