@@ -55,7 +55,8 @@ class Service:
         """
         for name in self.worlds.names:
             self.describe(name)
-        self.state = "ok"
+        if self.state == "starting":
+            self.state = "ok"
         self._sweeper.start()
 
     def refuse(self) -> None:

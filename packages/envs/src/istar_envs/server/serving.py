@@ -137,9 +137,9 @@ class Server(waitress.server.TcpWSGIServer):  # type: ignore[misc]
 
     def stop(self, *_: Any) -> None:
         """Take no more requests, and let ``run`` return when the running ones are answered."""
+        self._service.refuse()
         if self._deadline is None:
             self._deadline = time.monotonic() + self._service.limits.grace_s
-            self._service.refuse()
             self.pull_trigger()
 
     def maintenance(self, now: float) -> None:

@@ -38,7 +38,8 @@ def status_page(service: Service) -> Response:
         faults=[{**fault, "time": _clock(fault["time"], "%H:%M:%S")} for fault in list(metrics.faults)],
     )
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
-    policy = f"default-src 'none'; style-src 'sha256-{digest}'; frame-ancestors 'none'; base-uri 'none'"
+    allowed = f"style-src 'sha256-{digest}'; img-src data:"
+    policy = f"default-src 'none'; {allowed}; frame-ancestors 'none'; base-uri 'none'"
     return Response(page, mimetype="text/html", headers={"Content-Security-Policy": policy})
 
 
