@@ -167,6 +167,11 @@ def test_errors_of_the_environment_come_through(make):
         env.reset(options={"level": object()})
 
 
+def test_numbers_of_numpy_may_be_options_of_a_reset(make):
+    env = make(SHOP)
+    assert env.reset(options={"goal": np.int64(3)})[1]["goal"] == 3
+
+
 def test_wrong_ids_options_and_addresses_are_told(make, url):
     with pytest.raises(UnknownEnv, match='Did you mean "istar/Sokoban-v0"'):
         make("istar/Sokobn-v0")
