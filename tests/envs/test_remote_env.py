@@ -4,6 +4,7 @@ import copy
 import pickle
 import shutil
 import socket
+from contextlib import ExitStack
 from pathlib import Path
 
 import gymnasium as gym
@@ -29,6 +30,7 @@ SOKOBAN, VISUAL, SOTOPIA, SHOP = (
 BROWSER = "istar/WebShopBrowser-v0"
 HAS_BROWSER = all(map(shutil.which, ("chromium", "chromedriver")))
 needs_browser = pytest.mark.skipif(not HAS_BROWSER, reason="chromium and chromedriver are not on the PATH")
+SERVED = [env_id for env_id in istar_envs.env_ids() if env_id not in ("istar/Remote-v0", BROWSER)]
 ENV_IDS = [
     pytest.param(env_id, marks=[pytest.mark.slow, needs_browser] if env_id == BROWSER else [])
     for env_id in istar_envs.env_ids()
@@ -37,18 +39,38 @@ ENV_IDS = [
 
 
 @pytest.fixture(scope="module")
-def url(tmp_path_factory):
-    with serving(tmp_path_factory.mktemp("server") / "log", "--all", "--rate", "1000000") as server:
-        yield server.url
+def urls(tmp_path_factory):
+    """Servers by environment: the browser has one of its own, which soon ends what the checks leave open."""
+    folder = tmp_path_factory.mktemp("servers")
+    with ExitStack() as stack:
+        main = stack.enter_context(serving(folder / "log", *SERVED, "--rate", "1000000")).url
+        found = dict.fromkeys(SERVED, main)
+
+        def find(env_id):
+            if env_id not in found:
+                words = (env_id, "--idle-s", "20", "--max-browsers", "12")
+                found[env_id] = stack.enter_context(serving(folder / "browser", *words)).url
+            return found[env_id]
+
+        yield find
 
 
 @pytest.fixture
-def make(url):
+def url(urls):
+    return urls(SOKOBAN)
+
+
+@pytest.fixture
+def make(urls):
     """Return a function that makes remote environments, which are closed at the end."""
     envs = []
 
     def make_env(env=SOKOBAN, **options):
-        envs.append(istar_envs.make("istar/Remote-v0", url=url, env=env, **options))
+        envs.append(
+            istar_envs.make(
+                "istar/Remote-v0", url=urls(env if env == BROWSER else SOKOBAN), env=env, **options
+            )
+        )
         return envs[-1]
 
     yield make_env
@@ -58,8 +80,8 @@ def make(url):
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 @pytest.mark.parametrize("env_id", ENV_IDS)
-def test_every_environment_conforms_over_the_wire(url, env_id, check):
-    check("istar/Remote-v0", url=url, env=env_id)
+def test_every_environment_conforms_over_the_wire(urls, env_id, check):
+    check("istar/Remote-v0", url=urls(env_id), env=env_id)
 
 
 @pytest.mark.parametrize("env_id", ENV_IDS)

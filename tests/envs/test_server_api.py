@@ -310,6 +310,17 @@ def test_sessions_are_bounded_and_idle_ones_make_room(monkeypatch):
     assert not client.service.sessions._by_key
 
 
+def test_sessions_that_are_costly_have_a_bound_of_their_own(monkeypatch):
+    monkeypatch.setattr(sessions, "BROWSER", SOTOPIA)
+    client = make_client(SOKOBAN, SOTOPIA, max_browsers=1)
+    costly = opened(client, SOTOPIA)
+    refused(client.post("/v1/sessions", json={"env": SOTOPIA}), 503, "SessionsFull")
+    refused(client.post(f"{costly}/clone", json={}), 503, "SessionsFull")
+    opened(client)
+    client.delete(costly)
+    opened(client, SOTOPIA)
+
+
 def test_a_played_session_does_not_expire(monkeypatch):
     client = make_client(idle_s=60)
     session = started(client)

@@ -38,6 +38,7 @@ def describe(parser: argparse.ArgumentParser) -> None:
     )
     for flag, value, about in (
         ("--max-sessions", _USUAL.max_sessions, "sessions open at a time"),
+        ("--max-browsers", _USUAL.max_browsers, "sessions among them that run a browser each"),
         ("--idle-s", int(_USUAL.idle_s), "seconds after which an unused session is closed"),
         ("--max-body", _USUAL.max_body, "bytes of a request"),
         ("--rate", int(_USUAL.rate), "requests per second and client address"),
@@ -66,6 +67,7 @@ def serve_environments(args: argparse.Namespace) -> None:
     names = _usable(options) if args.all else args.names
     limits = Limits(
         max_sessions=args.max_sessions,
+        max_browsers=args.max_browsers,
         idle_s=args.idle_s,
         max_body=args.max_body,
         rate=args.rate,

@@ -9,6 +9,7 @@ class Limits:
 
     Attributes:
         max_sessions: Sessions open at a time.
+        max_browsers: Those among them that run a browser each.
         idle_s: Seconds without a call after which a session is closed.
         max_body: Largest body of a request, in bytes.
         rate: Requests per second that one client address may send, on average; 0 for no bound.
@@ -19,6 +20,7 @@ class Limits:
     """
 
     max_sessions: int = 2048
+    max_browsers: int = 8
     idle_s: float = 900.0
     max_body: int = 4 * 2**20
     rate: float = 10_000.0

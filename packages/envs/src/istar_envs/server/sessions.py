@@ -13,7 +13,7 @@ from istar_envs.server.limits import Limits
 from istar_envs.server.metrics import Metrics
 from istar_envs.server.problems import Refusal
 from istar_envs.server.session import Session
-from istar_envs.server.worlds import Worlds, describe_env
+from istar_envs.server.worlds import BROWSER, Worlds, describe_env
 from istar_envs.wire.messages import Create, Move, Reset
 from istar_envs.wire.values import to_wire
 
@@ -61,6 +61,7 @@ class SessionTable:
             EnvError: If the environment cannot be made so.
         """
         return self._opened(
+            request.env,
             request.key,
             lambda: Session(
                 request.env,
@@ -84,7 +85,9 @@ class SessionTable:
             with self.using(session_id) as session:
                 return session.twin(key)
 
-        return self._opened(key, copied)
+        with self.using(session_id) as session:
+            name = session.name
+        return self._opened(name, key, copied)
 
     def play(self, session_id: str, move: Move) -> str:
         """Carry out a call of a session.
@@ -160,11 +163,11 @@ class SessionTable:
         for session in self:
             self._drop_if_free(session, "stopped")
 
-    def _opened(self, key: str | None, make: Callable[[], Session]) -> dict[str, Any]:
+    def _opened(self, name: str, key: str | None, make: Callable[[], Session]) -> dict[str, Any]:
         with self._opening:
             session = self._by_key.get(key) if key is not None else None
             if session is None:
-                self._require_room()
+                self._require_room(name)
                 session = make()
                 self._sessions[session.id] = session
                 if key is not None:
@@ -190,15 +193,22 @@ class SessionTable:
             described["info"] = to_wire(info, session.pictures)
         return described
 
-    def _require_room(self) -> None:
-        if len(self) >= self._limits.max_sessions and not self.sweep():
+    def _require_room(self, name: str) -> None:
+        """Refuse one more session of an environment if there are too many, even without the idle ones."""
+        if not self._has_room(name):
+            self.sweep()
+        if not self._has_room(name):
             raise Refusal(
                 503,
                 "SessionsFull",
-                f"{len(self)} sessions are open, and no more are allowed. Close some, or wait until an idle "
-                f"one expires (after {self._limits.idle_s:g} s).",
+                f"{len(self)} sessions are open, and no more of {name} are allowed. Close some, or wait "
+                f"until an idle one expires (after {self._limits.idle_s:g} s).",
                 retry_s=1,
             )
+
+    def _has_room(self, name: str) -> bool:
+        browsers = sum(session.name == BROWSER for session in self) if name == BROWSER else 0
+        return len(self) < self._limits.max_sessions and browsers < self._limits.max_browsers
 
     def _drop_if_free(self, session: Session, how: str) -> bool:
         if not session.lock.acquire(blocking=False):

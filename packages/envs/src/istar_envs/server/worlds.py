@@ -17,6 +17,7 @@ from istar_envs.sotopia.book import FAMILIES
 from istar_envs.wire.descriptions import describe
 
 REMOTE: Final = "istar/Remote-v0"
+BROWSER: Final = "istar/WebShopBrowser-v0"
 
 Choices = Mapping[str, tuple[Any, ...] | range]
 _FLAG: Final = (False, True)
@@ -68,7 +69,7 @@ CHOICES: Final[Mapping[str, Choices]] = MappingProxyType(
         },
         "istar/WebShop-v0": _SHOP,
         "istar/WebShop-v1": _SHOP,
-        "istar/WebShopBrowser-v0": {
+        BROWSER: {
             **{name: choices for name, choices in _SHOP.items() if name != "show_chosen"},
             "observation": ("text", "html", "screenshot"),
             "render_mode": (None, "ansi", "rgb_array"),
