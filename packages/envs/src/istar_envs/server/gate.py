@@ -18,7 +18,7 @@ from istar_envs.server.problems import Refusal
 from istar_envs.server.service import Service
 
 if TYPE_CHECKING:
-    from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
+    from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 logger = logging.getLogger(__name__)
 
