@@ -38,16 +38,17 @@ def model(moves: list[str]) -> ThreadingHTTPServer:
         def do_POST(self) -> None:
             asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             number = sum(message["role"] == "assistant" for message in asked["messages"])
-            message = {"role": "assistant", "content": f"<action>{moves[number]}</action>"}
-            choice = {"index": 0, "message": message, "finish_reason": "stop"}
-            usage = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
-            answer = {
-                "id": "1", "object": "chat.completion", "created": 0, "model": "scripted",
-                "choices": [choice], "usage": usage,
-            }  # fmt: skip
-            body = json.dumps(answer).encode()
+            delta = {"role": "assistant", "content": f"<action>{moves[number]}</action>"}
+            events = [
+                {"choices": [{"index": 0, "delta": delta, "finish_reason": None}]},
+                {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]},
+                {"choices": [], "usage": {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}},
+            ]
+            shared = {"id": "1", "object": "chat.completion.chunk", "created": 0, "model": "scripted"}
+            lines = [*(json.dumps({**shared, **event}) for event in events), "[DONE]"]
+            body = "".join(f"data: {line}\n\n" for line in lines).encode()
             self.send_response(200)
-            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Type", "text/event-stream")
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)

@@ -43,10 +43,17 @@ def interpreter(library: str) -> Path:
 def played_with(library: str, folder: Path) -> dict:
     """Run a library's program; returns what it printed last."""
     paths = (ROOT / "packages/envs/src", ROOT / f"examples/with_{library}")
+    python = interpreter(library)
+    programs = os.pathsep.join((str(python.parent), os.environ["PATH"]))  # verifiers calls uv
     done = subprocess.run(
-        [interpreter(library), Path(__file__).with_name(f"interop_{library}.py")],
+        [python, Path(__file__).with_name(f"interop_{library}.py")],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths)), "OMP_NUM_THREADS": "1"},
+        env={
+            **os.environ,
+            "PATH": programs,
+            "PYTHONPATH": os.pathsep.join(map(str, paths)),
+            "OMP_NUM_THREADS": "1",
+        },
         capture_output=True,
         text=True,
         check=False,
