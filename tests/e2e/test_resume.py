@@ -19,7 +19,7 @@ pytestmark = pytest.mark.e2e
 KILL_SWITCH = Path(__file__).with_name("kill_switch.py")
 
 MOMENTS = {
-    "in the warm start": "istar_trainer.sft:_clone:30",
+    "in the warm start": "istar_trainer.sft:clone:30",
     "before the first evaluation": "istar_trainer.pipeline:evaluate_test:1",
     "in the first rollout": "istar_trainer.sampler:LocalSampler._read_prompts:20",
     "in the second pass of the PRM": "istar_trainer.prm:ImplicitPrm._second_pass:3",
