@@ -51,10 +51,10 @@ class ModelConfig(Section):
 
 
 class WarmStartConfig(Section):
-    """Behaviour cloning of the expert before reinforcement learning."""
+    """Behaviour cloning of a demonstrator before reinforcement learning, and between its updates."""
 
     enabled: bool = True
-    """Whether to clone the expert first."""
+    """Whether to clone the demonstrator first."""
     demonstrator: Literal["expert", "rule"] = "expert"
     """Who shows: the expert, or a follower of simple rules without its knowledge where there is one."""
     episodes: int = Field(default=2000, ge=1)

@@ -185,7 +185,7 @@ class OracleCredit(Method):
     """α, weight of the step advantage."""
 
 
-SingleCredit = Annotated[
+_Single = (
     NoCredit
     | IstarCredit
     | GigpoCredit
@@ -196,10 +196,9 @@ SingleCredit = Annotated[
     | ProcessOnlyCredit
     | ItpoCredit
     | OracleCredit
-    | IstarOfficialCredit,
-    Field(discriminator="type"),
-    BARE_WORD,
-]
+    | IstarOfficialCredit
+)
+SingleCredit = Annotated[_Single, Field(discriminator="type"), BARE_WORD]
 """Every method by itself."""
 
 
@@ -223,22 +222,7 @@ class SumCredit(Method):
         return self
 
 
-CreditConfig = Annotated[
-    NoCredit
-    | IstarCredit
-    | GigpoCredit
-    | PrimeCredit
-    | EnvStepsCredit
-    | MergedCredit
-    | TokenPrCredit
-    | ProcessOnlyCredit
-    | ItpoCredit
-    | OracleCredit
-    | IstarOfficialCredit
-    | SumCredit,
-    Field(discriminator="type"),
-    BARE_WORD,
-]
+CreditConfig = Annotated[_Single | SumCredit, Field(discriminator="type"), BARE_WORD]
 
 
 def methods_of(config: Method) -> tuple[Method, ...]:
@@ -269,7 +253,8 @@ class PrmConfig(Section):
     updates_per_iteration: int = Field(default=1, ge=1)
     """Optimizer updates on each batch."""
     anchor: Literal["persistent", "reset", "ema"] = "persistent"
-    """What happens to π_φ between iterations: nothing, back to π_old, or a step towards π_old."""
+    """What happens to π_φ between iterations: nothing, back to π_old, or a step towards π_old. After
+    ``reset`` it knows nothing of fresh pairs, so a ``warm_up`` of the step credit never ends."""
     ema: float = Field(default=0.9, ge=0, le=1)
     """Share of itself that π_φ keeps with ``anchor: ema``."""
     score: Literal["sum", "mean", "centered_sum", "token_norm"] = "sum"

@@ -6,10 +6,12 @@ et al. 2018).
 """
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 import gymnasium as gym
 
+from istar_envs.errors import ConfigError
 from istar_envs.seeding import CounterRng, derive_seed
 from istar_trainer.config import RunConfig
 from istar_trainer.learner import Learner
@@ -21,14 +23,17 @@ class Rehearsal:
     """Demonstrations and how many updates on them follow each policy update.
 
     Args:
-        steps: Demonstrations; empty if there is no rehearsal.
-        num_updates: Updates an iteration.
+        demonstrate: Makes the demonstrations; called once, when they are first needed.
+        num_updates: Updates an iteration; 0 for no rehearsal.
         batch_size: Steps of an update.
         seed: Seed of the draws.
     """
 
-    def __init__(self, steps: Sequence[Step], num_updates: int, batch_size: int, seed: int) -> None:
-        self._steps, self._num_updates, self._batch_size, self._seed = steps, num_updates, batch_size, seed
+    def __init__(
+        self, demonstrate: Callable[[], Sequence[Step]], num_updates: int, batch_size: int, seed: int
+    ) -> None:
+        self._steps = cache(demonstrate)
+        self._num_updates, self._batch_size, self._seed = num_updates, batch_size, seed
 
     def learn(self, learner: Learner, iteration: int) -> dict[str, float]:
         """Take the iteration's cloning updates at the learner's present rate.
@@ -39,21 +44,34 @@ class Rehearsal:
 
         Returns:
             ``sft/loss``, mean token cross-entropy in nats; nothing without rehearsal.
+
+        Raises:
+            ConfigError: If no demonstration succeeded.
         """
+        if not self._num_updates:
+            return {}
+        steps = self._steps()
+        if not steps:
+            raise ConfigError(
+                "rehearsal has nothing to show: no demonstration succeeded. Raise warm_start.episodes, or "
+                "set warm_start.rehearsal_updates to 0."
+            )
         rng = CounterRng(derive_seed(self._seed, "rehearsal", iteration))
         losses = [
-            clone([self._steps[rng.next_u64() % len(self._steps)] for _ in range(self._batch_size)], learner)
+            clone([steps[rng.below(len(steps))] for _ in range(self._batch_size)], learner)
             for _ in range(self._num_updates)
         ]
-        return {"sft/loss": sum(losses) / len(losses)} if losses else {}
+        return {"sft/loss": sum(losses) / len(losses)}
 
 
 def make_rehearsal(config: RunConfig, tokenizer: Any, new_env: Callable[[], gym.Env[Any, Any]]) -> Rehearsal:
-    """Let the demonstrator play again what the warm start showed, if the run rehearses."""
+    """Make a run's rehearsal; the demonstrator shows again what the warm start showed."""
     settings = config.warm_start
-    steps: list[Step] = []
-    if settings.rehearsal_updates:
+
+    def show() -> list[Step]:
         env = new_env()
         steps = demonstrate(env, tokenizer, config.env, settings, seed=config.seed)
         env.close()
-    return Rehearsal(steps, settings.rehearsal_updates, settings.batch_size, config.seed)
+        return steps
+
+    return Rehearsal(show, settings.rehearsal_updates, settings.batch_size, config.seed)

@@ -219,6 +219,14 @@ def normalize_tokens(
     return flat.view(values.shape)
 
 
+def whiten_tokens(
+    values: Float[Tensor, "rows seq"], mask: Bool[Tensor, "rows seq"]
+) -> Float[Tensor, "rows seq"]:
+    """Compare token values with all counted tokens of the batch; tokens that are all equal get 0."""
+    one_key = torch.zeros(len(values), dtype=torch.int64)
+    return normalize_tokens(values, one_key, mask, std_floor=0.0)
+
+
 def _is_similar(left: str, right: str, threshold: float) -> bool:
     matcher = SequenceMatcher(None, left, right)
     bounds = (matcher.real_quick_ratio, matcher.quick_ratio, matcher.ratio)

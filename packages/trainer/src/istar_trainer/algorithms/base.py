@@ -14,7 +14,7 @@ from istar_trainer.config_algorithms import DynamicSampling, LossConfig
 from istar_trainer.credits import BatchOutcomes
 from istar_trainer.gae import last_step, last_token
 from istar_trainer.learner import Learner
-from istar_trainer.masked import sum_by_index, whiten_by_mean_and_std
+from istar_trainer.masked import sum_by_index
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,15 +89,6 @@ def at_trajectory_ends(
     """Put each trajectory's value on the last counted token of its last step."""
     last = last_step(batch.trajectory_index, batch.step_index, mask.any(dim=1))
     return torch.where(last_token(mask) & last[:, None], values[batch.trajectory_index, None], 0.0)
-
-
-def whiten_tokens(
-    values: Float[Tensor, "rows seq"], mask: Bool[Tensor, "rows seq"]
-) -> Float[Tensor, "rows seq"]:
-    """Whiten over all counted tokens of the batch; tokens that are all equal give 0."""
-    one = torch.zeros(values.numel(), dtype=torch.int64)
-    flat = whiten_by_mean_and_std(values.flatten(), one, mask.flatten(), std_floor=0.0)
-    return flat.reshape(values.shape)
 
 
 def trajectory_means(

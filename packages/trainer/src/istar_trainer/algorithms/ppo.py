@@ -13,7 +13,6 @@ from istar_trainer.algorithms.base import (
     OutcomeAdvantages,
     at_trajectory_ends,
     trajectory_means,
-    whiten_tokens,
 )
 from istar_trainer.batch import StepBatch
 from istar_trainer.config import LearnerConfig
@@ -22,6 +21,7 @@ from istar_trainer.credits import BatchOutcomes, counted_rows
 from istar_trainer.critic import fit_critic, state_values
 from istar_trainer.gae import first_token, last_token, token_gae
 from istar_trainer.learner import Learner
+from istar_trainer.step_credit import whiten_tokens
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,13 +9,13 @@ from istar_trainer.algorithms.base import (
     WithoutModels,
     at_trajectory_ends,
     trajectory_means,
-    whiten_tokens,
 )
 from istar_trainer.batch import StepBatch
 from istar_trainer.config_algorithms import ReinforcePpConfig
 from istar_trainer.credits import BatchOutcomes, counted_rows
 from istar_trainer.gae import token_gae
 from istar_trainer.masked import group_deviation
+from istar_trainer.step_credit import whiten_tokens
 
 
 class ReinforcePp(WithoutModels):

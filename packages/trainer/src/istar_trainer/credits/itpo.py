@@ -6,31 +6,21 @@ from torch import Tensor
 
 from istar_trainer.batch import StepBatch
 from istar_trainer.config_credits import ItpoCredit as ItpoConfig
-from istar_trainer.credits.base import BatchOutcomes, CreditParts, Stateless, StepCredit, counted_rows
-from istar_trainer.credits.online_prm import OnlinePrm
+from istar_trainer.credits.base import BatchOutcomes, StepCredit, counted_rows
+from istar_trainer.credits.online_prm import PrmCredit
 from istar_trainer.credits.prime import process_advantages
 from istar_trainer.gae import last_token
 from istar_trainer.prm import Pairs
 from istar_trainer.step_credit import split_outcomes, turn_scores
 
 
-class ItpoCredit(Stateless):
+class ItpoCredit(PrmCredit[ItpoConfig]):
     """Turn rewards that sum to the outcome, as returns next to the outcome itself.
 
     Args:
         online: The PRM and its iterations.
         config: Temperature of the split and weights of the two parts.
     """
-
-    def __init__(self, online: OnlinePrm, config: ItpoConfig) -> None:
-        super().__init__(online.learners)
-        self.online = online
-        self._config = config
-
-    @classmethod
-    def build(cls, config: ItpoConfig, parts: CreditParts) -> "ItpoCredit":
-        """Make the method with a process reward model of its own."""
-        return cls(OnlinePrm.build(parts), config)
 
     def assign(
         self,

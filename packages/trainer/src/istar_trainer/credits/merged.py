@@ -6,28 +6,18 @@ from torch import Tensor
 from istar_trainer.advantages import normalize_step_rewards, spread_over_tokens
 from istar_trainer.batch import StepBatch
 from istar_trainer.config_credits import MergedCredit as MergedConfig
-from istar_trainer.credits.base import BatchOutcomes, CreditParts, Stateless, StepCredit, counted_rows
-from istar_trainer.credits.online_prm import OnlinePrm
+from istar_trainer.credits.base import BatchOutcomes, StepCredit, counted_rows
+from istar_trainer.credits.online_prm import PrmCredit
 from istar_trainer.prm import Pairs
 
 
-class MergedCredit(Stateless):
+class MergedCredit(PrmCredit[MergedConfig]):
     """Outcome plus weighted implicit step reward, compared with the other steps of the group.
 
     Args:
         online: The PRM and its iterations.
         config: Weight and normalization.
     """
-
-    def __init__(self, online: OnlinePrm, config: MergedConfig) -> None:
-        super().__init__(online.learners)
-        self.online = online
-        self._config = config
-
-    @classmethod
-    def build(cls, config: MergedConfig, parts: CreditParts) -> "MergedCredit":
-        """Make the method with a process reward model of its own."""
-        return cls(OnlinePrm.build(parts), config)
 
     def assign(
         self,

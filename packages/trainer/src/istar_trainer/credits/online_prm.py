@@ -6,7 +6,7 @@ scores. The noise of the arithmetic is measured, since credit within it means no
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Generic, Literal, Self, TypeVar
 
 import torch
 from jaxtyping import Float
@@ -14,12 +14,14 @@ from torch import Tensor
 
 from istar_trainer.advantages import is_degenerate
 from istar_trainer.batch import StepBatch
-from istar_trainer.config_credits import PrmConfig
-from istar_trainer.credits.base import BatchOutcomes, CreditParts
+from istar_trainer.config_credits import Method, PrmConfig
+from istar_trainer.credits.base import BatchOutcomes, CreditParts, Stateless
 from istar_trainer.implicit_reward import step_rewards, token_log_ratios
 from istar_trainer.learner import Learner
 from istar_trainer.prm import ImplicitPrm, Objective, StepScores
 from istar_trainer.summaries import correlation, mean, std
+
+_Config = TypeVar("_Config", bound=Method)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,3 +158,25 @@ def reward_metrics(scores: StepScores, batch: StepBatch, outcomes: BatchOutcomes
         "adv/degenerate_group_frac": len(torch.unique(outcomes.groups[degenerate]))
         / len(torch.unique(outcomes.groups)),
     }
+
+
+class PrmCredit(Stateless, Generic[_Config]):
+    """What methods share that are a PRM of their own and remember nothing else between iterations.
+
+    Args:
+        online: The PRM and its iterations.
+        config: What the method makes of its scores.
+    """
+
+    reference: ClassVar[Literal["rolling", "frozen"]] = "rolling"
+    """What the PRM's rewards are relative to by default."""
+
+    def __init__(self, online: OnlinePrm, config: _Config) -> None:
+        super().__init__(online.learners)
+        self.online = online
+        self._config = config
+
+    @classmethod
+    def build(cls, config: _Config, parts: CreditParts) -> Self:
+        """Make the method with a process reward model of its own."""
+        return cls(OnlinePrm.build(parts, reference=cls.reference), config)

@@ -7,15 +7,15 @@ from torch import Tensor
 from istar_trainer.advantages import rloo_advantages
 from istar_trainer.batch import StepBatch
 from istar_trainer.config_credits import PrimeCredit as PrimeConfig
-from istar_trainer.credits.base import BatchOutcomes, CreditParts, Stateless, StepCredit, counted_rows
-from istar_trainer.credits.online_prm import OnlinePrm
+from istar_trainer.credits.base import BatchOutcomes, StepCredit, counted_rows
+from istar_trainer.credits.online_prm import PrmCredit
 from istar_trainer.gae import token_gae
 from istar_trainer.masked import masked_mean
 from istar_trainer.prm import Labels, Pairs
-from istar_trainer.step_credit import normalize_tokens, reward_leave_one_out
+from istar_trainer.step_credit import reward_leave_one_out, whiten_tokens
 
 
-class PrimeCredit(Stateless):
+class PrimeCredit(PrmCredit[PrimeConfig]):
     """Outcome and token rewards, each against the group's others, summed over later tokens.
 
     Args:
@@ -23,15 +23,7 @@ class PrimeCredit(Stateless):
         config: Weights of the two parts.
     """
 
-    def __init__(self, online: OnlinePrm, config: PrimeConfig) -> None:
-        super().__init__(online.learners)
-        self.online = online
-        self._config = config
-
-    @classmethod
-    def build(cls, config: PrimeConfig, parts: CreditParts) -> "PrimeCredit":
-        """Make the method with a PRM of its own, relative to the frozen start policy by default."""
-        return cls(OnlinePrm.build(parts, reference="frozen"), config)
+    reference = "frozen"
 
     def assign(
         self,
@@ -98,4 +90,4 @@ def process_advantages(
     )
     outcome = rloo_advantages(outcomes.values, outcomes.groups, outcomes.has_outcome)
     returns = outcome_coef * outcome[batch.trajectory_index, None] + process_coef * process
-    return normalize_tokens(returns, torch.zeros_like(batch.group_index), mask, std_floor=0.0)
+    return whiten_tokens(returns, mask)
