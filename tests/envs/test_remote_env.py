@@ -39,25 +39,23 @@ ENV_IDS = [
 
 
 @pytest.fixture(scope="module")
-def urls(tmp_path_factory):
-    """Servers by environment: the browser has one of its own, which soon ends what the checks leave open."""
-    folder = tmp_path_factory.mktemp("servers")
-    with ExitStack() as stack:
-        main = stack.enter_context(serving(folder / "log", *SERVED, "--rate", "1000000")).url
-        found = dict.fromkeys(SERVED, main)
-
-        def find(env_id):
-            if env_id not in found:
-                words = (env_id, "--idle-s", "20", "--max-browsers", "12")
-                found[env_id] = stack.enter_context(serving(folder / "browser", *words)).url
-            return found[env_id]
-
-        yield find
+def url(tmp_path_factory):
+    """A server of everything but the browser."""
+    with serving(tmp_path_factory.mktemp("server") / "log", *SERVED, "--rate", "1000000") as server:
+        yield server.url
 
 
 @pytest.fixture
-def url(urls):
-    return urls(SOKOBAN)
+def urls(url, tmp_path):
+    """Servers by environment: the browser has one for each test, which ends what the checks leave open."""
+    with ExitStack() as stack:
+
+        def find(env_id):
+            if env_id != BROWSER:
+                return url
+            return stack.enter_context(serving(tmp_path / "log", env_id, "--max-browsers", "12")).url
+
+        yield find
 
 
 @pytest.fixture
@@ -66,11 +64,7 @@ def make(urls):
     envs = []
 
     def make_env(env=SOKOBAN, **options):
-        envs.append(
-            istar_envs.make(
-                "istar/Remote-v0", url=urls(env if env == BROWSER else SOKOBAN), env=env, **options
-            )
-        )
+        envs.append(istar_envs.make("istar/Remote-v0", url=urls(env), env=env, **options))
         return envs[-1]
 
     yield make_env
