@@ -34,7 +34,7 @@ class SocialEvalArgs:
     """Evaluate a policy in social episodes; no run configuration is needed."""
 
     policy: str
-    """Who is evaluated: expert, naive, scripted, endpoint, the folder of a run or model, or a file of
+    """Who is evaluated: expert, naive, patient, scripted, endpoint, the folder of a run or model, or a file of
     episodes whose actions are repeated."""
     env: Literal["istar/Sotopia-v0"] = "istar/Sotopia-v0"
     """Environment id."""
