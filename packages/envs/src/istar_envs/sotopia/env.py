@@ -58,8 +58,8 @@ class SotopiaEnv(gym.Env[str, str]):
             ``scheduling``, several of these joined by ``+``, or the folder of the published files.
         split: ``train``, ``dev`` or ``test``.
         subset: Part of the published files: ``all``, ``hard`` or ``drafts``.
-        partner: ``scripted``, ``expert``, ``naive``, ``patient``; a mapping with ``model`` and ``base_url`` of a chat
-            model; or any ``Partner``.
+        partner: ``scripted``, ``expert``, ``naive``, ``patient``; a mapping with ``model`` and ``base_url``
+            of a chat model; or any ``Partner``.
         scorer: Scores episodes without stakes, from 0 to 1; without it they pay nothing.
         seat: ``both`` (each task once from either seat), 0 or 1.
         protocol: Notation of actions: ``plain``, ``react``, ``json`` or ``speech``.
@@ -301,7 +301,7 @@ class SotopiaEnv(gym.Env[str, str]):
         let_partner_act([game], self.partner)
         conclude([game], self.scorer)
 
-    def _shown_by(self, demonstrator: Partner) -> str:
+    def _shown_by(self, demonstrator: ScriptedExpert | PatientPartner) -> str:
         game = self._running()
         return write_action(demonstrator.act(game.encounter.view(game.seat)), self.options.protocol)
 
