@@ -77,6 +77,6 @@ bench: setup-test ## benchmarks: figures for this machine, not part of the tests
 	$(ONE_THREAD) $(BIN)/python -m pytest benchmarks --override-ini python_files="bench_*.py" -s
 
 clean: ## remove .venv, caches and build results; runs/ stays
-	rm -rf $(VENV) .venv-lucene .venv-vllm .coverage htmlcov .benchmarks .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) .venv-containers .venv-interop .venv-lucene .venv-vllm .coverage htmlcov .benchmarks .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	rm -rf packages/*/dist packages/*/build
 	find $(SOURCES) tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} +

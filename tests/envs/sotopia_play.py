@@ -6,11 +6,12 @@ from istar_envs.sotopia.families.outcome import read_table
 from istar_envs.sotopia.partners.base import Partner, partner_view
 from istar_envs.sotopia.partners.expert import ScriptedExpert
 from istar_envs.sotopia.partners.naive import NaivePartner
+from istar_envs.sotopia.partners.patient import PatientPartner
 from istar_envs.sotopia.partners.scripted import ScriptedPartner
 from istar_envs.sotopia.records import Setting
 from istar_envs.sotopia.stakes import Stakes
 
-EXPERT, NAIVE, SCRIPTED = ScriptedExpert(), NaivePartner(), ScriptedPartner()
+EXPERT, NAIVE, PATIENT, SCRIPTED = ScriptedExpert(), NaivePartner(), PatientPartner(), ScriptedPartner()
 
 
 def play(setting: Setting, seats: tuple[Partner, Partner], rules: Rules | None = None) -> DialogueState:

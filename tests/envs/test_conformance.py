@@ -19,6 +19,7 @@ needs_browser = pytest.mark.skipif(not HAS_BROWSER, reason="chromium and chromed
 ENV_IDS = [
     pytest.param(env_id, marks=[pytest.mark.slow, needs_browser] if env_id == BROWSER else [])
     for env_id in istar_envs.env_ids()
+    if env_id != "istar/Remote-v0"  # it plays the others, and test_remote_env.py checks it on each
 ]
 
 

@@ -14,7 +14,7 @@ import pytest
 from file_server import file_server
 
 from child_process import running
-from istar_envs import cli, download, fetch
+from istar_envs import cli, command_line, download, fetch
 from istar_envs.cli import _COMMANDS
 from istar_envs.fetch import DataFile, DataSet
 from istar_envs.registration import env_ids
@@ -280,7 +280,7 @@ def test_every_environment_is_listed_with_a_sentence(capsys):
     ],
 )
 def test_addresses_of_this_machine_alone_are_known(host, is_loopback):
-    assert cli._is_loopback(host) is is_loopback
+    assert command_line.is_loopback(host) is is_loopback
 
 
 def test_a_short_secret_is_refused(capsys, tmp_path, served):

@@ -46,7 +46,7 @@ def test_make_gives_the_right_classes_and_passes_options() -> None:
     assert env.observation_space.shape == (64, 64, 3)
 
 
-@pytest.mark.parametrize("env_id", istar_envs.env_ids())
+@pytest.mark.parametrize("env_id", [name for name in istar_envs.env_ids() if name != "istar/Remote-v0"])
 def test_a_misspelt_option_is_answered_with_the_nearest_one(env_id: str) -> None:
     option = "max_turns" if "Sotopia" in env_id else "max_steps"
     wrong = option[:-1]
@@ -61,6 +61,7 @@ def test_a_misspelt_id_is_answered_with_the_nearest_one() -> None:
         istar_envs.make("istar/Sokoban-v1")
     assert issubclass(UnknownEnv, EnvError)
     assert istar_envs.env_ids() == (
+        "istar/Remote-v0",
         "istar/Sokoban-v0",
         "istar/Sotopia-v0",
         "istar/VisualSokoban-v0",

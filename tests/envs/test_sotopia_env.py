@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sotopia_play import EXPERT
+from sotopia_play import EXPERT, PATIENT
 from sotopia_players import Habit
 from sotopia_world import write_world
 
@@ -615,3 +615,15 @@ def test_a_partner_by_name_plays_like_the_object() -> None:
         return [step[0] for step in play(env, env.expert_action)]
 
     assert played("expert") == played(EXPERT) != played("naive")
+
+
+def test_the_rule_demonstrator_is_the_patient_person() -> None:
+    env, *_ = start("bargaining/test/1/seat1")
+    rule, *_ = start("bargaining/test/1/seat1")
+
+    def as_patient() -> str:
+        return write_action(PATIENT.act(env.game.encounter.view(1)), "plain")
+
+    assert [step[0] for step in play(env, as_patient)] == [step[0] for step in play(rule, rule.rule_action)]
+    with pytest.raises(ResetNeeded):
+        rule.rule_action()

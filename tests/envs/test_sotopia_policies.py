@@ -1,7 +1,7 @@
 """Who does well against the scripted people, and that these never go below their floor."""
 
 import pytest
-from sotopia_play import EXPERT, NAIVE, SCRIPTED, play, played, stakes_of
+from sotopia_play import EXPERT, NAIVE, PATIENT, SCRIPTED, play, played, stakes_of
 from sotopia_players import BABBLER, GAMBLER, GUESSER, INSISTER, INSULTER, PASSER
 
 from istar_envs.sotopia.book import FAMILIES
@@ -16,7 +16,17 @@ from istar_envs.sotopia.stakes import FriendsStakes
 from official_data import SOTOPIA, needs_sotopia
 
 FEW, MANY = 60, 200
-PLAYERS: tuple[Partner, ...] = (EXPERT, NAIVE, SCRIPTED, BABBLER, GAMBLER, INSISTER, INSULTER, PASSER)
+PLAYERS: tuple[Partner, ...] = (
+    EXPERT,
+    NAIVE,
+    PATIENT,
+    SCRIPTED,
+    BABBLER,
+    GAMBLER,
+    INSISTER,
+    INSULTER,
+    PASSER,
+)
 
 
 def goals(family: str, player: Partner, *, seat: int | None = None, count: int = FEW) -> list[float]:
@@ -41,6 +51,14 @@ def test_a_good_policy_beats_a_naive_one_in_either_seat(family: str, margin: flo
     expert, naive = (mean(goals(family, player, seat=seat, count=MANY)) for player in (EXPERT, NAIVE))
     assert expert > naive + margin
     assert expert > 6.0
+
+
+@pytest.mark.parametrize(
+    ("family", "margin"), [("bargaining", 2.0), ("division", 1.5), ("friends", 8.0), ("scheduling", 0.3)]
+)
+def test_reasons_pay_even_for_who_takes_any_offer_after_them(family: str, margin: float) -> None:
+    naive, patient, expert = (mean(goals(family, player, count=MANY)) for player in (NAIVE, PATIENT, EXPERT))
+    assert naive + margin < patient <= expert
 
 
 @pytest.mark.parametrize("player", [PASSER, BABBLER, INSULTER], ids=lambda player: player.name)

@@ -80,6 +80,7 @@ def test_every_command_is_shown(command):
 
 def test_every_option_of_the_site_has_a_row():
     parser = argparse.ArgumentParser()
-    cli._describe_serve(parser)
+    cli._describe_address(parser)
+    cli._describe_shop(parser)
     options = {word for action in parser._actions for word in action.option_strings} - {"-h", "--help"}
     assert {name.split()[0] for name in first_column(section("The site"))} == options

@@ -192,7 +192,7 @@ class Conversation:
             raise ResetNeeded("the episode is still running: call respond() until done.")
         error = error or self._info.get("failure") or None
         return Episode(
-            env_id=self.env.spec.id if self.env.spec else type(self.env.unwrapped).__name__,
+            env_id=self._env_id(),
             task_id=str(self._info.get("task_id", "")),
             task=str(self._info.get("task", "")),
             transitions=tuple(self._transitions),
@@ -202,6 +202,11 @@ class Conversation:
             final_observation=self._seen[-1].text if self._seen else "",
             error=error,
         )
+
+    def _env_id(self) -> str:
+        """Return the id of the world; one on a server says itself which it is."""
+        spec_id = self.env.spec.id if self.env.spec else type(self._world).__name__
+        return str(getattr(self._world, "env_id", spec_id))
 
     def _require_running(self) -> None:
         if not self._started or self.done:

@@ -5,7 +5,6 @@ it, and exit code 2; Ctrl-C ends quietly with 130.
 """
 
 import argparse
-import ipaddress
 import logging
 import os
 import secrets
@@ -16,7 +15,7 @@ from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from istar_envs.command_line import run_command
+from istar_envs.command_line import is_loopback, run_command, whole_number
 from istar_envs.errors import ConfigError, EnvError
 
 if TYPE_CHECKING:
@@ -172,25 +171,42 @@ def _describe_index(parser: argparse.ArgumentParser) -> None:
 
 
 def _serve(args: argparse.Namespace) -> None:
-    """Serve the shop as a web site on this machine."""
+    """Serve environments to programs, or the shop to people."""
+    if "webshop" in args.names:
+        if args.all or args.names != ["webshop"]:
+            raise ConfigError(
+                "webshop is a web site of its own: serve it alone, and environments in another process."
+            )
+        _serve_shop(args)
+        return
+    if bool(args.names) == args.all:
+        raise ConfigError("NAME is missing or one too many: give ids of environments, --all, or webshop.")
+    from istar_envs.server.command import serve_environments
+
+    serve_environments(args)
+
+
+def _serve_shop(args: argparse.Namespace) -> None:
     from istar_envs.webshop.opening import open_shop
     from istar_envs.webshop.site.app import create_app, serve
 
+    port = args.port or _SHOP_PORT
     secret = _secret(args.secret_file)
     shop = open_shop(args.catalogue, goals=args.goals, scoring=args.scoring)
     goals = shop.goals.split(args.split_scheme or _USUAL_SCHEME[args.scoring], args.split)
     app = create_app(shop, goals.tolist(), secret_key=secret, log_folder=args.log)
-    if not _is_loopback(args.host):
+    if not is_loopback(args.host):
         print(
             f"istar-envs serve: warning: {args.host} can be reached from other machines, and whoever "
             "reaches it can use the shop. The default --host 127.0.0.1 keeps it on this one.",
             file=sys.stderr,
         )
     place = f"[{args.host}]" if ":" in args.host else args.host
-    print(f"{shop.catalog.name} shop at http://{place}:{args.port}/; Ctrl-C ends it", flush=True)
-    serve(app, host=args.host, port=args.port, threads=args.threads)
+    print(f"{shop.catalog.name} shop at http://{place}:{port}/; Ctrl-C ends it", flush=True)
+    serve(app, host=args.host, port=port, threads=args.threads)
 
 
+_SHOP_PORT = 3000
 _USUAL_SCHEME = {"compat": "webshop-original", "strict": "strict"}
 
 
@@ -209,48 +225,49 @@ def _secret(path: Path | None) -> bytes:
     return key
 
 
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
-def _number(highest: int) -> Callable[[str], int]:
-    def read(text: str) -> int:
-        if not (text.isascii() and text.isdecimal() and 1 <= int(text[:9]) <= highest):
-            raise argparse.ArgumentTypeError(f"{text} is no number from 1 to {highest}")
-        return int(text)
-
-    return read
-
-
 def _describe_serve(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("site", metavar="NAME", choices=("webshop",), help="webshop")
+    from istar_envs.server.command import describe
+
     parser.add_argument(
+        "names", metavar="NAME", nargs="*", help="ids of environments for programs, or webshop for people"
+    )
+    _describe_address(parser)
+    describe(parser)
+    _describe_shop(parser)
+
+
+def _describe_address(parser: argparse.ArgumentParser) -> None:
+    from istar_envs.server.command import DEFAULT_PORT
+
+    parser.add_argument(
+        "--host", default="127.0.0.1", help="address to listen on; default: this machine only"
+    )
+    ports = f"{DEFAULT_PORT} for environments, {_SHOP_PORT} for webshop"
+    parser.add_argument("--port", type=whole_number(65535), help=f"default: {ports}")
+    parser.add_argument(
+        "--threads", type=whole_number(1000), default=8, help="requests answered at a time; default: 8"
+    )
+
+
+def _describe_shop(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("webshop")
+    group.add_argument(
         "--catalogue", default="generated", help="generated (default), generated-N, or a folder"
     )
-    parser.add_argument(
+    group.add_argument(
         "--goals", choices=("synthetic", "human"), default="synthetic", help="who wrote the goals"
     )
-    parser.add_argument("--split", choices=("train", "dev", "test"), default="test", help="default: test")
-    parser.add_argument(
+    group.add_argument("--split", choices=("train", "dev", "test"), default="test", help="default: test")
+    group.add_argument(
         "--split-scheme",
         choices=("webshop-original", "istar", "strict"),
         help="default: webshop-original, or strict with --scoring strict",
     )
-    parser.add_argument("--scoring", choices=("compat", "strict"), default="compat", help="default: compat")
-    parser.add_argument(
-        "--host", default="127.0.0.1", help="address to listen on; default: this machine only"
-    )
-    parser.add_argument("--port", type=_number(65535), default=3000, help="default: 3000")
-    parser.add_argument(
-        "--threads", type=_number(1000), default=8, help="requests answered at a time; default: 8"
-    )
-    parser.add_argument(
+    group.add_argument("--scoring", choices=("compat", "strict"), default="compat", help="default: compat")
+    group.add_argument(
         "--log", type=Path, metavar="FOLDER", help="write every visit's actions here, as JSON lines"
     )
-    parser.add_argument(
+    group.add_argument(
         "--secret-file",
         type=Path,
         metavar="FILE",

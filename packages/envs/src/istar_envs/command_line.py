@@ -1,5 +1,7 @@
-"""What every command line of istar does around its work: exit codes, mistakes in one line, usage."""
+"""What command lines of istar share: exit codes, mistakes in one line, usage, kinds of options."""
 
+import argparse
+import ipaddress
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -58,6 +60,29 @@ def run_command(
         return carry_out(program, lambda: _print_usage(program, commands)) or (0 if name else 2)
     sys.stderr.write(f"{program}: unknown command {name!r}.{suggest(name, commands)}\n")
     return 2
+
+
+def whole_number(highest: int) -> Callable[[str], int]:
+    """Return what reads an option that is a whole number from 1 on.
+
+    Args:
+        highest: Largest number that is taken.
+    """
+
+    def read(text: str) -> int:
+        if not (text.isascii() and text.isdecimal() and 1 <= int(text[:12]) <= highest):
+            raise argparse.ArgumentTypeError(f"{text} is no number from 1 to {highest}")
+        return int(text)
+
+    return read
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach an address."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def _print_usage(program: str, commands: Mapping[str, Command]) -> None:

@@ -44,6 +44,10 @@ class ServerUnreachable(EnvError):
     """A remote environment does not answer."""
 
 
+class SessionLost(EnvError):
+    """A remote episode is gone: it expired, was closed, or its server was restarted."""
+
+
 def suggest(name: str, known: Iterable[str]) -> str:
     """Say which known name is nearest to a misspelt one.
 

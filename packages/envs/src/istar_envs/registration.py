@@ -32,6 +32,7 @@ class Entry:
 
 
 ENTRIES: Final[Mapping[str, Entry]] = {
+    "istar/Remote-v0": Entry("istar_envs.remote.env:RemoteEnv", "istar_envs.remote.vector:RemoteVectorEnv"),
     "istar/Sokoban-v0": Entry(
         "istar_envs.sokoban.env:SokobanEnv", "istar_envs.sokoban.vector:SokobanVectorEnv"
     ),

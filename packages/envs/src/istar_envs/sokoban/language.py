@@ -51,10 +51,13 @@ class SokobanLanguage:
 
     Attributes:
         role: Rules, legend and action words; never changes during play.
+        visual: As given.
+        coordinates: As given.
     """
 
     def __init__(self, *, visual: bool = False, coordinates: bool = False) -> None:
-        self._visual = visual
+        self.visual = visual
+        self.coordinates = coordinates
         legend = (_IMAGE_LEGEND if visual else _TEXT_LEGEND) + (_NUMBERS if visual and coordinates else "")
         self.role = _RULES + legend + _ACTIONS
 
@@ -65,14 +68,14 @@ class SokobanLanguage:
             observation: uint8[height, width] of cell codes, or a picture.
             info: Facts of the step; not needed here.
         """
-        if self._visual:
+        if self.visual:
             return ""
         chars, width = to_chars(observation.tobytes()), observation.shape[1]
         return "\n".join(chars[i : i + width] for i in range(0, len(chars), width))
 
     def image(self, observation: NDArray[np.uint8], info: dict[str, Any]) -> NDArray[np.uint8] | None:
         """Return the picture of the board, uint8[height, width, 3], or None when text is shown."""
-        return observation if self._visual else None
+        return observation if self.visual else None
 
     def action(self, text: str, info: dict[str, Any]) -> int | InvalidAction:
         """Read one action word; the whole text must be that word, in any case.

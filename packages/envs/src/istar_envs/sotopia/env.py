@@ -24,6 +24,7 @@ from istar_envs.sotopia.partners.base import Partner
 from istar_envs.sotopia.partners.choose import find_partner
 from istar_envs.sotopia.partners.expert import ScriptedExpert
 from istar_envs.sotopia.partners.llm import LlmPartner
+from istar_envs.sotopia.partners.patient import PatientPartner
 from istar_envs.sotopia.render import Visibility
 from istar_envs.sotopia.spaces import SpeechActions
 from istar_envs.sotopia.verdict import require_scorer
@@ -57,8 +58,8 @@ class SotopiaEnv(gym.Env[str, str]):
             ``scheduling``, several of these joined by ``+``, or the folder of the published files.
         split: ``train``, ``dev`` or ``test``.
         subset: Part of the published files: ``all``, ``hard`` or ``drafts``.
-        partner: ``scripted``, ``expert``, ``naive``; a mapping with ``model`` and ``base_url`` of a chat
-            model; or any ``Partner``.
+        partner: ``scripted``, ``expert``, ``naive``, ``patient``; a mapping with ``model`` and ``base_url``
+            of a chat model; or any ``Partner``.
         scorer: Scores episodes without stakes, from 0 to 1; without it they pay nothing.
         seat: ``both`` (each task once from either seat), 0 or 1.
         protocol: Notation of actions: ``plain``, ``react``, ``json`` or ``speech``.
@@ -223,9 +224,16 @@ class SotopiaEnv(gym.Env[str, str]):
             ResetNeeded: Before the first reset and after the end of an episode.
             ConfigError: If the scenario has no checkable stakes.
         """
-        game = self._running()
-        action = ScriptedExpert().act(game.encounter.view(game.seat))
-        return write_action(action, self.options.protocol)
+        return self._shown_by(ScriptedExpert())
+
+    def rule_action(self) -> str:
+        """Return what the patient person would do: give its reasons, then take what is offered.
+
+        Raises:
+            ResetNeeded: Before the first reset and after the end of an episode.
+            ConfigError: If the scenario has no checkable stakes.
+        """
+        return self._shown_by(PatientPartner())
 
     @property
     def max_turns(self) -> int:
@@ -292,6 +300,10 @@ class SotopiaEnv(gym.Env[str, str]):
         """Let the partner act, and find the verdict if that was the end."""
         let_partner_act([game], self.partner)
         conclude([game], self.scorer)
+
+    def _shown_by(self, demonstrator: ScriptedExpert | PatientPartner) -> str:
+        game = self._running()
+        return write_action(demonstrator.act(game.encounter.view(game.seat)), self.options.protocol)
 
     def _running(self) -> Game:
         if self.game.is_done:

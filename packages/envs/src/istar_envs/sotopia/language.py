@@ -35,13 +35,14 @@ class SotopiaLanguage:
 
     Attributes:
         role: Rules and how actions are written; never changes during play.
+        protocol: As given.
         recorded_info: The dialogue as a judge may read it is part of an episode's record.
     """
 
     recorded_info = (*RECORDED_INFO, "dialogue", "end_reason")
 
     def __init__(self, protocol: ProtocolName) -> None:
-        self._protocol = protocol
+        self.protocol = protocol
         self.role = _ROLE + _NOTATIONS[protocol]
 
     def text(self, observation: str, info: dict[str, Any]) -> str:
@@ -61,7 +62,7 @@ class SotopiaLanguage:
         Returns:
             The text, if it is an action, or the reason why it is none. Never raises.
         """
-        action = parse_action(text, self._protocol)
+        action = parse_action(text, self.protocol)
         return InvalidAction(action.reason) if isinstance(action, ParseError) else text
 
     def name(self, action: str) -> str:

@@ -27,6 +27,7 @@ class SpeechActions(AnyText):
 
     def __init__(self, protocol: ProtocolName, seed: int | None = None) -> None:
         super().__init__(seed)
+        self.protocol = protocol
         actions = _ACTIONS[:_SPOKEN] if protocol == "speech" else _ACTIONS
         self._texts = [write_action(action, protocol) for action in actions]
 

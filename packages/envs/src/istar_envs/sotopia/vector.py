@@ -5,7 +5,7 @@ partner's calls of all rows run together, and so do the scorer's.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 from gymnasium.utils import seeding
@@ -16,11 +16,10 @@ from numpy.typing import NDArray
 from istar_envs.errors import EnvError, ResetNeeded, suggest
 from istar_envs.sotopia.env import SotopiaEnv
 from istar_envs.sotopia.game import Game, StepResult, conclude, let_partner_act
+from istar_envs.vector_infos import stack_infos
 
 Texts = tuple[str, ...]
 Infos = dict[str, Any]
-
-_NUMBERS: Final = (bool, int, float)
 
 
 class SotopiaVectorEnv(VectorEnv[Texts, Any, NDArray[Any]]):
@@ -80,7 +79,7 @@ class SotopiaVectorEnv(VectorEnv[Texts, Any, NDArray[Any]]):
         self._games = [self._single.new_game(task_id) for task_id in self._first_tasks(options or {})]
         self._settle()
         observations, infos = zip(*(game.start() for game in self._games), strict=True)
-        return observations, _infos(infos)
+        return observations, stack_infos(infos)
 
     def step(
         self, actions: Sequence[str] | NDArray[Any]
@@ -115,7 +114,7 @@ class SotopiaVectorEnv(VectorEnv[Texts, Any, NDArray[Any]]):
         ]
         observations, rewards, terminated, truncated, infos = zip(*answers, strict=True)
         ends = np.array(terminated, np.bool_), np.array(truncated, np.bool_)
-        return observations, np.array(rewards, np.float64), *ends, _infos(infos)
+        return observations, np.array(rewards, np.float64), *ends, stack_infos(infos)
 
     def render(self) -> Texts | None:
         """Return every dialogue as its seat perceives it with ``render_mode="ansi"``, else None."""
@@ -162,22 +161,3 @@ def _first(game: Game) -> StepResult:
     """Return what the step that starts a new episode returns."""
     observation, info = game.start()
     return observation, 0.0, False, False, info
-
-
-def _infos(rows: Sequence[Mapping[str, Any]]) -> Infos:
-    """Put the infos of all rows together, with Gymnasium's mask of each key: every row has every key."""
-    everywhere = np.ones(len(rows), np.bool_)
-    infos: Infos = {}
-    for key in rows[0]:
-        infos[key] = _array([row[key] for row in rows])
-        infos[f"_{key}"] = everywhere
-    return infos
-
-
-def _array(values: list[Any]) -> NDArray[Any]:
-    if all(type(value) in _NUMBERS for value in values):
-        return np.array(values)
-    array = np.empty(len(values), object)
-    for row, value in enumerate(values):
-        array[row] = value
-    return array

@@ -27,14 +27,14 @@ class ShopActions(AnyText):
 
     def __init__(self, asins: Sequence[str] = (), seed: int | None = None) -> None:
         super().__init__(seed)
-        self._asins = tuple(asins)
+        self.asins = tuple(asins)
 
     def sample(self, mask: Any = None, probability: Any = None) -> str:
         """Return a random search or click; it need not be possible on the present page."""
         kind = self.np_random.integers(3)
         if kind == 0:
             return f"search[{super().sample()}]"
-        choices = self._asins if kind == 1 and self._asins else _BUTTONS
+        choices = self.asins if kind == 1 and self.asins else _BUTTONS
         return f"click[{choices[self.np_random.integers(len(choices))]}]"
 
 

@@ -34,8 +34,8 @@ class SocialEvalArgs:
     """Evaluate a policy in social episodes; no run configuration is needed."""
 
     policy: str
-    """Who is evaluated: expert, naive, scripted, endpoint, the folder of a run or model, or a file of
-    episodes whose actions are repeated."""
+    """Who is evaluated: expert, naive, patient, scripted, endpoint, the folder of a run or model, or a file
+    of episodes whose actions are repeated."""
     env: Literal["istar/Sotopia-v0"] = "istar/Sotopia-v0"
     """Environment id."""
     protocol: Literal["fixed-partner", "self-play"] = "fixed-partner"

@@ -10,12 +10,14 @@ from istar_envs.sotopia.partners.base import Partner
 from istar_envs.sotopia.partners.expert import ScriptedExpert
 from istar_envs.sotopia.partners.llm import LlmPartner
 from istar_envs.sotopia.partners.naive import NaivePartner
+from istar_envs.sotopia.partners.patient import PatientPartner
 from istar_envs.sotopia.partners.scripted import ScriptedPartner
 
 PARTNERS: Final[Mapping[str, Callable[[], Partner]]] = {
     "scripted": ScriptedPartner,
     "expert": ScriptedExpert,
     "naive": NaivePartner,
+    "patient": PatientPartner,
 }
 """Partners that need nothing but their name."""
 

@@ -1,0 +1,1 @@
+"""Environments that run on a server, played as if they were here."""

@@ -1,0 +1,1 @@
+"""What server and client of remote environments say to each other."""
