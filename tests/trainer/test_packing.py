@@ -25,7 +25,6 @@ from istar_trainer.packing import lay_out, pack
 from istar_trainer.records import Step
 
 
-
 def learner_of(
     model, *, packing: bool, micro_batch_tokens: int = 10_000, logits_mib: int = 512
 ) -> RecordingLearner:
