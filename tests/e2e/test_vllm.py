@@ -14,15 +14,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from istar_trainer import doctor
 from istar_trainer.checkpoint import list_checkpoints, load_checkpoint
-from istar_trainer.config import RunConfig
+from istar_trainer.config import EnvConfig, RunConfig
 from istar_trainer.config_sampler import VllmSamplerConfig
 from istar_trainer.errors import SamplerFailed
+from istar_trainer.factories import make_env
+from istar_trainer.model import load_model
 from istar_trainer.pipeline import run_training
 from istar_trainer.progress import Progress
+from istar_trainer.sampler import Request
 from istar_trainer.setup import Run
+from istar_trainer.tiny import init_tiny
+from istar_trainer.vllm.build import make_vllm_sampler, text_logprobs
 from istar_trainer.vllm.server import VllmServer
 from tiny_run import tiny_tree
 
@@ -136,6 +142,44 @@ def test_a_server_that_never_comes_up_leaves_the_last_checkpoint_intact(tmp_path
     with pytest.raises(SamplerFailed, match=r"did not come up(.|\n)*No module named 'vllm'"):
         run_training(RunConfig.model_validate(broken), resume=True, progress=Progress())
     assert load_checkpoint(found)[0] == 1
+
+
+def test_an_adapter_is_loaded_beside_its_base(tmp_path, python):
+    """The sampler itself compares vLLM's logprobs with those of base and adapter, within 0.001."""
+    peft = pytest.importorskip("peft", reason="adapters need the package peft")
+    env = make_env(EnvConfig(), "train")
+    shape = {"hidden_size": 64, "num_layers": 2, "num_heads": 2}
+    path = init_tiny(env, tmp_path / "base", template="bare-v1", window=0, **shape, seed=0)
+    env.close()
+    base, tokenizer = load_model(path)
+    before = text_logprobs(base, range(5, 30))
+    lora = peft.LoraConfig(r=8, lora_alpha=64, target_modules=["q_proj", "v_proj"], init_lora_weights=False)
+    model = peft.get_peft_model(base, lora)
+    sampler = make_vllm_sampler(
+        VllmSamplerConfig(python=python, env=SMALL, dtype="float32", max_lora_rank=8),
+        model,
+        path,
+        tmp_path / "run",
+        eos_token_id=tokenizer.eos_token_id,
+        max_prompt_tokens=64,
+        max_new_tokens=8,
+    )
+    requests = [Request(list(range(5, 30)), seed) for seed in range(8)]
+    try:
+        for snapshot_id in (1, 2):
+            with torch.no_grad():
+                for parameter in model.parameters():
+                    if parameter.requires_grad:
+                        parameter.mul_(1.5)
+            sampler.load(model.state_dict(), snapshot_id)
+            replies = sampler.generate(requests, temperature=1.0)
+            after = text_logprobs(model, range(5, 30))
+            assert sampler.backend.prompt_logprobs(range(5, 30)) == pytest.approx(after, abs=1e-4)
+            assert max(abs(a - b) for a, b in zip(after, before, strict=True)) > 1e-2
+            assert len({reply.response_ids for reply in replies}) > 1
+            before = after
+    finally:
+        sampler.close()
 
 
 def test_the_doctor_finds_vllm_well(python):

@@ -185,7 +185,7 @@ class VllmSampler:
                 crashes += 1
                 self._give_up_or_go_on(error, crashes, len(requests) - len(done))
         first = (*requests[0].prompt_ids, *done[0].response_ids)
-        self._seen = tuple(first[:_PROBE_TOKENS])
+        self._seen = first[:-1][:_PROBE_TOKENS]  # leaves vLLM room for the token that scoring makes
         return [done[place] for place in range(len(requests))]
 
     def rest(self) -> None:
