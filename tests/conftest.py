@@ -6,9 +6,7 @@ from pathlib import Path
 import pytest
 from jaxtyping import install_import_hook
 
-os.environ.setdefault(
-    "DS_ACCELERATOR", "cpu"
-)  # transformers imports deepspeed, which else says what it found
+os.environ.setdefault("DS_ACCELERATOR", "cpu")  # transformers imports deepspeed, which says what it found
 
 SHAPE_CHECKED = (
     "masked",

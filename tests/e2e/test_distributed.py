@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -49,7 +50,7 @@ def train(*arguments: object, launcher: Sequence[str] = TORCHRUN) -> str:
     return done.stdout
 
 
-def end(process: subprocess.Popen[str]) -> None:
+def stop(process: subprocess.Popen[str]) -> None:
     """Kill a process that still runs, and close its pipe."""
     process.kill()
     process.wait()
@@ -71,7 +72,7 @@ def two_processes(*arguments: object) -> Iterator[list[subprocess.Popen[str]]]:
                 stderr=subprocess.PIPE,
                 text=True,
             )
-            stack.callback(end, process)
+            stack.callback(stop, process)
             processes.append(process)
         yield processes
 
@@ -116,7 +117,7 @@ def assert_same_training(actual: Path, expected: Path) -> None:
 
 
 def wait_for_checkpoint(folder: Path, processes: Sequence[subprocess.Popen[str]]) -> None:
-    end = time.monotonic() + 300
+    end = time.monotonic() + 600
     while not (list_checkpoints(folder / "checkpoints") if folder.is_dir() else []):
         assert time.monotonic() < end
         for process in processes:
@@ -135,6 +136,7 @@ def home(tmp_path_factory) -> Path:
         checkpoint={"every": 1},
         eval={"test_tasks": 0},
         learner={"deepspeed": {"settings": divide_all}},
+        prm={"anchor": "ema"},
     )
     return folder
 
@@ -160,32 +162,33 @@ def test_two_processes_train_as_one_does(home, alone, backend):
 @pytest.mark.parametrize("lost", [0, 1])
 def test_when_a_process_is_killed_the_other_stops_with_a_report_and_the_run_goes_on_later(home, alone, lost):
     folder = home / f"killed-{lost}"
-    options = ["--run-dir", folder, "--learner.watchdog-s=60"]
+    options = ["--run-dir", folder, "--learner.watchdog-s=120"]
     with two_processes(home / "tiny.yaml", *options) as processes:
         wait_for_checkpoint(folder, processes)
         processes[lost].kill()
         began = time.monotonic()
-        _, errors = processes[1 - lost].communicate(timeout=120)
-    assert time.monotonic() - began < 60
+        _, errors = processes[1 - lost].communicate(timeout=240)
+    assert time.monotonic() - began < 120
     assert processes[1 - lost].returncode not in (0, -signal.SIGKILL)
     assert f"rank {1 - lost} of 2" in errors
     assert f"rank {lost}: " in errors
     assert "--resume" in errors
     assert (folder / "watchdog" / f"rank-{1 - lost}.txt").is_file()
-    train(home / "tiny.yaml", *options, "--resume", launcher=TORCHRUN if lost else [])
+    other = ["--learner.backend=deepspeed"] if lost and find_spec("deepspeed") else []
+    train(home / "tiny.yaml", *options, *other, "--resume", launcher=TORCHRUN if lost else [])
     assert_same_training(folder, alone)
 
 
 def test_when_a_process_hangs_the_other_ends_within_the_watchdogs_time_with_a_report(home, alone):
     folder = home / "hung"
-    with two_processes(home / "tiny.yaml", "--run-dir", folder, "--learner.watchdog-s=20") as processes:
+    with two_processes(home / "tiny.yaml", "--run-dir", folder, "--learner.watchdog-s=60") as processes:
         wait_for_checkpoint(folder, processes)
         processes[1].send_signal(signal.SIGSTOP)
         began = time.monotonic()
-        _, errors = processes[0].communicate(timeout=120)
-    assert time.monotonic() - began < 30
+        _, errors = processes[0].communicate(timeout=240)
+    assert time.monotonic() - began < 90
     assert processes[0].returncode == EXIT_CODE
-    assert "rank 0 of 2 made no progress for 20 s (learner.watchdog_s)" in errors
+    assert "rank 0 of 2 made no progress for 60 s (learner.watchdog_s)" in errors
     assert "Current thread" in errors
     train(home / "tiny.yaml", "--run-dir", folder, "--learner.watchdog-s=900", "--resume", launcher=[])
     assert_same_training(folder, alone)
@@ -204,7 +207,7 @@ def test_a_launcher_ends_the_run_when_a_process_is_killed(home):
         wait_for_checkpoint(folder, [process])
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
         os.kill(int(children[-1]), signal.SIGKILL)
-        _, errors = process.communicate(timeout=120)
+        _, errors = process.communicate(timeout=240)
     assert process.returncode != 0
     assert "of 2" in errors
     assert list_checkpoints(folder / "checkpoints")

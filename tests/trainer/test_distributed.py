@@ -14,6 +14,7 @@ from istar_envs.errors import ConfigError
 from istar_trainer.config_distributed import DeepSpeedConfig
 from istar_trainer.distributed import ranks, sharded, sharing, zero
 from istar_trainer.distributed.watchdog import EXIT_CODE, Watchdog
+from istar_trainer.errors import NonFiniteLoss
 from istar_trainer.learner import Optimization
 from istar_trainer.rollout import Task
 from tiny_run import tiny_config
@@ -75,6 +76,16 @@ def test_a_process_without_rows_has_a_gradient_of_zeros(become):
     assert learner.backward(batch, mean_loss, only) == 0.0
     assert gradients(learner.model)
     assert all(not value.any() for value in gradients(learner.model).values())
+
+
+def test_a_loss_that_is_not_finite_elsewhere_is_refused_here_too(become, monkeypatch):
+    become(0, 2)
+    learner, before = sharded_learner(), make_lm().state_dict()
+    monkeypatch.setattr(sharded, "summed", lambda values, _place: values + torch.nan)
+    with pytest.raises(NonFiniteLoss, match="the loss is nan"):
+        learner.backward(make_scene().batch, mean_loss)
+    assert gradients(learner.model) == {}
+    assert_same_tensors(learner.snapshot(), dict(before))
 
 
 @pytest.mark.property

@@ -39,7 +39,7 @@ class LanguageModel(Protocol):
         """Any per-token function of the model's logits; no gradient."""
         ...
 
-    def complete(self, values: Tensor) -> Tensor:
+    def complete(self, values: Float[Tensor, "*axes"]) -> Float[Tensor, "*axes"]:
         """Fill in what other processes found for their rows; each has left 0 at rows that are not its own."""
         ...
 
@@ -156,7 +156,7 @@ class TorchModel:
         """Yield the rows of each forward pass over a batch."""
         return micro_batches(batch, self.micro_batch_tokens, packing=self.packing)
 
-    def complete(self, values: Tensor) -> Tensor:
+    def complete(self, values: Float[Tensor, "*axes"]) -> Float[Tensor, "*axes"]:
         """Return the values as they are: this process has found them all."""
         return values
 

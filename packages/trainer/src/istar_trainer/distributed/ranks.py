@@ -13,6 +13,7 @@ from typing import Any, Final, TypeVar
 
 import torch
 import torch.distributed as dist
+from jaxtyping import Float
 from torch import Tensor
 from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
@@ -140,7 +141,7 @@ def from_all(action: Callable[[], _T], place: str) -> list[_T]:
     return [_result(each) for each in found]
 
 
-def summed(values: Tensor, place: str) -> Tensor:
+def summed(values: Float[Tensor, "*axes"], place: str) -> Float[Tensor, "*axes"]:
     """Add the values of all processes up, in place; every process gets the sum.
 
     Args:

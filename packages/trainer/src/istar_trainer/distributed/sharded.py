@@ -37,7 +37,7 @@ class ShardedModel(TorchModel):
         for _ in range(max(map(len, plans)) - len(own)):
             yield torch.zeros(0, dtype=torch.int64)
 
-    def complete(self, values: Tensor) -> Tensor:
+    def complete(self, values: Float[Tensor, "*axes"]) -> Float[Tensor, "*axes"]:
         """Fill in what other processes found for their rows; each has left 0 at rows that are not its own."""
         return summed(values, "values of all rows")
 
