@@ -95,12 +95,16 @@ class TorchModel:
         temperature: Divides the logits wherever logprobs are taken.
         micro_batch_tokens: Padded tokens per forward pass.
         logits_mib: Largest fp32 logits held at once, in MiB.
+
+    Attributes:
+        sees_pictures: Whether it is shown the pictures of the rows; change it at will.
     """
 
     def __init__(
         self, model: nn.Module, *, temperature: float, micro_batch_tokens: int, logits_mib: int = LOGITS_MIB
     ) -> None:
         self.model = model
+        self.sees_pictures = True
         self.temperature = temperature
         self.micro_batch_tokens = micro_batch_tokens
         self.logits_mib = logits_mib
@@ -111,7 +115,14 @@ class TorchModel:
 
     def forward(self, batch: StepBatch, rows: Int[Tensor, " some"]) -> Forward:
         """Run the model over some rows; carries gradient if grad mode is on."""
-        return forward(self.model, batch, rows, temperature=self.temperature, logits_mib=self.logits_mib)
+        return forward(
+            self.model,
+            batch,
+            rows,
+            temperature=self.temperature,
+            logits_mib=self.logits_mib,
+            sees_pictures=self.sees_pictures,
+        )
 
     @torch.no_grad()
     def token_values(self, batch: StepBatch, value: TokenValue) -> Float[Tensor, "rows seq"]:

@@ -306,6 +306,7 @@ def make_run(
             raise ConfigError(
                 f"the tokenizer in {path} (prm.init) is not the policy's. Choose weights with it."
             )
+        learner.sees_pictures = config.prm.sees_images
         return learner
 
     reference = cache(partial(load_reference, model_path, config))
