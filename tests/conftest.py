@@ -15,6 +15,8 @@ SHAPE_CHECKED = (
     "losses",
     "gae",
     "batch",
+    "head",
+    "packing",
     "model",
     "sampler",
     "learner",

@@ -6,11 +6,12 @@ from torch import Tensor
 
 from builders import RecordingLearner, Scene, assert_same_tensors, gradients, make_lm, make_scene
 from istar_trainer.config import LearnerConfig
-from istar_trainer.critic import fit_critic, load_critic, state_values, with_value_head
+from istar_trainer.critic import fit_critic, state_values, with_value_head
 from istar_trainer.gae import first_token
 from istar_trainer.learner import Optimization
 from istar_trainer.losses import clipped_value_loss
 from istar_trainer.metrics import METRICS
+from istar_trainer.model import load_model
 
 
 def make_critic(*, lr: float = 1e-2, micro_batch_tokens: int = 10_000, seed: int = 0) -> RecordingLearner:
@@ -36,7 +37,7 @@ def returns_of(scene: Scene) -> Tensor:
 
 
 def test_a_fresh_critic_expects_nothing(tiny_folder):
-    model = load_critic(tiny_folder)
+    model = with_value_head(load_model(tiny_folder)[0])
     ids = torch.arange(3, 13)[None]
     assert model(input_ids=ids).logits.shape == (1, 10, 1)
     assert model(input_ids=ids).logits.eq(0).all()

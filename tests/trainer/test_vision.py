@@ -17,8 +17,10 @@ from builders import EOS
 from istar_envs.agent import Conversation
 from istar_envs.errors import ConfigError
 from istar_trainer.batch import StepBatch, collate
+from istar_trainer.config_lora import LoraConfig
 from istar_trainer.context import FullContext, Prompt, WindowContext, encode
 from istar_trainer.learner import Optimization, TorchLearner, TorchModel
+from istar_trainer.lora import Backbone
 from istar_trainer.model import forward, load_model
 from istar_trainer.pictures import PictureReader, PlacedPicture, look, reader_of
 from istar_trainer.pipeline import run_training
@@ -212,6 +214,37 @@ def test_a_batch_with_pictures_is_scored_as_the_library_scores_each_row(loaded, 
             expected = library_logprobs(model, one, reader.token_id)
         torch.testing.assert_close(found[row][batch.response_mask[row]], expected, atol=CLOSE, rtol=0)
     assert len({round(float(row.sum()), 3) for row in found[:3]}) == 3
+
+
+@pytest.mark.parametrize("sees_pictures", [True, False])
+def test_packed_rows_with_pictures_are_scored_as_padded_ones(loaded, sees_pictures):
+    model, tokenizer = loaded
+    batch = batch_of(play(model, tokenizer, window=1))
+    padded, packed = (
+        TorchModel(model, temperature=1.0, micro_batch_tokens=400, packing=packing)
+        for packing in (False, True)
+    )
+    padded.sees_pictures = packed.sees_pictures = sees_pictures
+    torch.testing.assert_close(padded.logprobs(batch), packed.logprobs(batch), atol=CLOSE, rtol=0)
+
+
+def test_an_adapter_reaches_the_vision_tower(folders):
+    pytest.importorskip("peft")
+    model, tokenizer = load_model(folders["qwen2_5_vl"])
+    backbone = Backbone(model, LoraConfig(rank=2), seed=0)
+    policy, start = backbone.adapted(), backbone.bare()
+    trajectories = play(policy, tokenizer, window=0)
+    batch = batch_of(trajectories)
+    learner = TorchLearner(policy, Optimization(1e-2, 0.0, 1.0), temperature=1.0, micro_batch_tokens=400)
+    assert (learner.logprobs(batch) - batch.sampler_logprobs).abs().max() < CLOSE
+    for _ in range(2):  # the first update moves only the second of each pair of adapter matrices
+        learner.backward(batch, lambda out, _rows: out.logprobs().sum())
+        learner.step()
+    moved = {name for name, value in learner.snapshot().items() if "lora_A" in name and value.any()}
+    assert any(".visual." in name for name in moved)
+    before = TorchModel(start, temperature=1.0, micro_batch_tokens=400).logprobs(batch)
+    assert (before - batch.sampler_logprobs).abs().max() < CLOSE
+    assert (learner.logprobs(batch) - before).abs().max() > 0.01
 
 
 @pytest.mark.parametrize("window", [0, 2, None])

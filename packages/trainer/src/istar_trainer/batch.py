@@ -141,12 +141,15 @@ def pad_steps(
     return ids, attention, response, logprobs
 
 
-def micro_batches(batch: StepBatch, max_tokens: int) -> Iterator[Int[Tensor, " some"]]:
+def micro_batches(
+    batch: StepBatch, max_tokens: int, *, packing: bool = False
+) -> Iterator[Int[Tensor, " some"]]:
     """Deal rows into micro-batches of similar length, equal rows side by side.
 
     Args:
         batch: The rows.
         max_tokens: Padded tokens per micro-batch; a longer single row still gets one of its own.
+        packing: Whether to count real tokens instead, those of equal rows once.
 
     Yields:
         Row indices; every row exactly once.
@@ -155,10 +158,14 @@ def micro_batches(batch: StepBatch, max_tokens: int) -> Iterator[Int[Tensor, " s
     rows = torch.cat([batch.pictures.flatten(1), batch.input_ids], dim=1).tolist()
     order = sorted(range(len(rows)), key=lambda row: (lengths[row], rows[row], row))
     chunk: list[int] = []
+    num_real = 0
     for row in order:
-        if chunk and lengths[row] * (len(chunk) + 1) > max_tokens:
+        added = 0 if chunk and rows[chunk[-1]] == rows[row] else lengths[row]
+        size = num_real + added if packing else lengths[row] * (len(chunk) + 1)
+        if chunk and size > max_tokens:
             yield torch.tensor(chunk)
-            chunk = []
+            chunk, num_real, added = [], 0, lengths[row]
         chunk.append(row)
+        num_real += added
     if chunk:
         yield torch.tensor(chunk)

@@ -14,6 +14,7 @@ from istar_trainer.config_algorithms import AlgorithmConfig, DapoConfig, RlooCon
 from istar_trainer.config_base import Section
 from istar_trainer.config_credits import CreditConfig, IstarCredit, PrmConfig
 from istar_trainer.config_judge import JudgeConfig
+from istar_trainer.config_lora import LoraConfig
 
 
 class EnvConfig(Section):
@@ -50,6 +51,13 @@ class ModelConfig(Section):
     """Layers of the tiny model's vision tower, if the environment shows pictures (ignored with ``path``)."""
     rope_theta: float = Field(default=30.0, gt=1)
     """Base of the tiny model's rotary wavelengths, about 4 × base tokens at most (ignored with ``path``)."""
+    lora: LoraConfig | None = None
+    """Learn adapters on frozen weights, in every stage and every model; null to learn all weights."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """Arithmetic of the layers. With ``lora``, frozen weights are held in it too; whatever learns is held,
+    and updated, in fp32."""
+    gradient_checkpointing: bool = False
+    """Whether backward computes each layer again instead of holding its activations."""
 
 
 class WarmStartConfig(Section):
@@ -116,7 +124,10 @@ class LearnerConfig(Section):
     minibatches: int = Field(default=1, ge=1)
     """Optimizer updates per pass; groups are dealt out whole."""
     micro_batch_tokens: int = Field(default=65536, ge=1)
-    """Padded tokens per forward pass; a memory knob that changes no result beyond rounding."""
+    """Tokens per forward pass, padding included unless rows are packed; a memory knob that changes no result
+    beyond rounding."""
+    packing: bool = False
+    """Whether rows are laid end to end instead of padded; changes no result beyond rounding."""
     logits_mib: int = Field(default=512, ge=1)
     """Largest fp32 logits held at once, in MiB; where they are more, backward computes them again by pieces.
     A memory knob too: 512 is 883 tokens of Qwen2.5's vocabulary."""
@@ -183,6 +194,15 @@ class RunConfig(Section):
     """Also write TensorBoard event files (extra ``istar-trainer[tensorboard]``)."""
     shown_trajectories: int = Field(default=4, ge=0)
     """Trajectories per evaluation point whose credit is kept for the report."""
+
+    @model_validator(mode="after")
+    def _shared_backbone_has_adapters(self) -> "RunConfig":
+        if self.prm.backbone == "shared" and (self.model.lora is None or self.prm.init is not None):
+            raise ValueError(
+                "prm.backbone: shared makes the reward model an adapter on the policy's frozen weights: it "
+                "needs model.lora and cannot go with prm.init"
+            )
+        return self
 
     @model_validator(mode="after")
     def _judge_has_a_model(self) -> "RunConfig":

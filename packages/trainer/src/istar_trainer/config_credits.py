@@ -235,6 +235,8 @@ class PrmConfig(Section):
 
     init: str | None = None
     """Folder of the weights it starts from, with the policy's tokenizer; null for the policy's own."""
+    backbone: Literal["separate", "shared"] = "separate"
+    """Whether it has frozen weights of its own, or is a second adapter on the policy's (``model.lora``)."""
     sees_images: bool = True
     """Whether the PRM sees the pictures of a prompt too; the paper's PRM for pictures reads text alone."""
     reference: Literal["rolling", "frozen", "ema"] | None = None

@@ -4,9 +4,9 @@ It runs through the same forward pass as the policy, so the value at a response 
 state before it: what was read so far, that token excluded.
 """
 
-from pathlib import Path
 from typing import Any, cast
 
+import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
@@ -14,23 +14,23 @@ from istar_trainer.batch import StepBatch
 from istar_trainer.config import LearnerConfig
 from istar_trainer.learner import LanguageModel, Learner
 from istar_trainer.losses import aggregate, clipped_value_loss
-from istar_trainer.model import Forward, load_model
+from istar_trainer.model import Forward
 from istar_trainer.update import deal
 
 
-def load_critic(path: Path) -> nn.Module:
-    """Load a causal LM with its head replaced by one output, which starts at 0.
+class ValueHead(nn.Linear):
+    """One output, computed in fp32 whatever the layers below compute in."""
 
-    Args:
-        path: Folder in Hugging Face layout.
-    """
-    return with_value_head(load_model(path)[0])
+    def forward(self, input: Float[Tensor, "*axes width"]) -> Float[Tensor, "*axes 1"]:
+        """Return the values of states."""
+        with torch.autocast(input.device.type, enabled=False):
+            return super().forward(input.to(self.weight.dtype))
 
 
 def with_value_head(model: nn.Module) -> nn.Module:
     """Replace a causal LM's head in place by one output, which starts at 0; returns the model."""
     language_model = cast(Any, model)
-    head = nn.Linear(language_model.config.get_text_config().hidden_size, 1)
+    head = ValueHead(language_model.config.get_text_config().hidden_size, 1)
     nn.init.zeros_(head.weight)
     nn.init.zeros_(head.bias)
     language_model.set_output_embeddings(head)

@@ -1,16 +1,22 @@
 """Makes single parts of a run from its configuration: environments, players, learners, samplers."""
 
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import gymnasium as gym
+import torch
+from torch import nn
 
 import istar_envs
 from istar_trainer import config as cfg
 from istar_trainer.config_algorithms import CriticConfig
-from istar_trainer.critic import load_critic
+from istar_trainer.critic import with_value_head
+from istar_trainer.footprint import multiply_in_bfloat16, recompute_layers
+from istar_trainer.head import head_of
 from istar_trainer.learner import Optimization, TorchLearner, TorchModel
+from istar_trainer.lora import AdaptedModel, Backbone
 from istar_trainer.model import load_model
 from istar_trainer.rollout import Player
 from istar_trainer.sampler import LocalSampler
@@ -22,40 +28,78 @@ def make_env(config: cfg.EnvConfig, split: str) -> gym.Env[Any, Any]:
     return istar_envs.make(config.id, split=name, **config.kwargs)
 
 
+def load_prepared(
+    model_path: Path, config: cfg.RunConfig, change: Callable[[nn.Module], nn.Module] = lambda model: model
+) -> tuple[nn.Module, Any]:
+    """Load a model as the section ``model`` wants it, with its tokenizer.
+
+    Args:
+        model_path: Folder in Hugging Face layout.
+        config: Adapters, arithmetic, recomputation.
+        change: Applied to the plain model first.
+    """
+    settings = config.model
+    is_halved = settings.dtype == "bfloat16"
+    stored = torch.bfloat16 if is_halved and settings.lora is not None else torch.float32
+    model, tokenizer = load_model(model_path, dtype=stored)
+    if is_halved and settings.lora is None:
+        multiply_in_bfloat16(model)
+    model = change(model)
+    if settings.lora is None:
+        if settings.gradient_checkpointing:
+            recompute_layers(model)
+        return model, tokenizer
+    backbone = Backbone(model, settings.lora, seed=config.seed)
+    if settings.gradient_checkpointing:
+        recompute_layers(model, backbone.as_now)
+    return backbone.adapted(), tokenizer
+
+
 def make_learner(
     model_path: Path, config: cfg.RunConfig, optimization: Optimization
 ) -> tuple[TorchLearner, Any]:
     """Load a model and give it an optimizer; returns the tokenizer too."""
-    model, tokenizer = load_model(model_path)
-    learner = TorchLearner(
-        model,
-        optimization,
-        temperature=config.rollout.temperature,
-        micro_batch_tokens=config.learner.micro_batch_tokens,
-        logits_mib=config.learner.logits_mib,
-    )
-    return learner, tokenizer
+    model, tokenizer = load_prepared(model_path, config)
+    return TorchLearner(
+        model, optimization, temperature=config.rollout.temperature, **_sizes(config)
+    ), tokenizer
+
+
+def share_backbone(policy: TorchLearner, config: cfg.RunConfig, optimization: Optimization) -> TorchLearner:
+    """Make a learner of a new adapter on the policy's frozen weights."""
+    model = cast(AdaptedModel, policy.model).backbone.adapted()
+    return TorchLearner(model, optimization, temperature=config.rollout.temperature, **_sizes(config))
 
 
 def load_reference(model_path: Path, config: cfg.RunConfig) -> TorchModel:
     """Load the frozen start policy."""
-    return TorchModel(
-        load_model(model_path)[0],
-        temperature=config.rollout.temperature,
-        micro_batch_tokens=config.learner.micro_batch_tokens,
-        logits_mib=config.learner.logits_mib,
-    )
+    model, _ = load_prepared(model_path, config)
+    return TorchModel(model, temperature=config.rollout.temperature, **_sizes(config))
+
+
+def start_policy(policy: TorchLearner, model_path: Path, config: cfg.RunConfig) -> TorchModel:
+    """Return the frozen start policy; the base below the policy's adapter, if that is what learns."""
+    if config.model.lora is None:
+        return load_reference(model_path, config)
+    model = cast(AdaptedModel, policy.model).backbone.bare()
+    return TorchModel(model, temperature=config.rollout.temperature, **_sizes(config))
 
 
 def load_critic_learner(model_path: Path, config: cfg.RunConfig, critic: CriticConfig) -> TorchLearner:
     """Load the start policy as a critic, with an optimizer."""
+    model, _ = load_prepared(model_path, config, with_value_head)
+    head_of(model).requires_grad_(True)  # adapters froze it with the rest
     return TorchLearner(
-        load_critic(model_path),
+        model,
         Optimization(critic.lr, critic.weight_decay, critic.grad_clip),
         temperature=1.0,
-        micro_batch_tokens=config.learner.micro_batch_tokens,
-        logits_mib=config.learner.logits_mib,
+        **_sizes(config),
     )
+
+
+def _sizes(config: cfg.RunConfig) -> dict[str, Any]:
+    names = ("micro_batch_tokens", "logits_mib", "packing")
+    return {name: getattr(config.learner, name) for name in names}
 
 
 def policy_optimization(config: cfg.RunConfig) -> Optimization:

@@ -49,21 +49,25 @@ def predict(
         inputs: Arguments of its forward pass.
         places: Which of the head's inputs predict those tokens.
         temperature: Divides the logits.
-        chunk: Most logits to hold, in tokens. If the pass itself would make more, the head does not run.
+        chunk: Most tokens whose logits may be held. If there are more, the head does not run.
 
     Returns:
         States, and the head that makes logits of them; the logits themselves if they are not many.
     """
-    num_logits = inputs["input_ids"].shape[0] * inputs["logits_to_keep"]
-    if num_logits <= chunk:
+    kept = inputs.get("logits_to_keep")
+    if kept is not None and kept * len(inputs["input_ids"]) <= chunk:
         logits = model(**inputs, use_cache=False).logits[places]
+        return at_least_float32(logits) / temperature, _as_they_are
+    if len(places[0]) <= chunk:
+        with _head_reads(model, lambda states: states[places][None]):
+            logits = model(**inputs, use_cache=False).logits[0]
         return at_least_float32(logits) / temperature, _as_they_are
 
     def head(states: Float[Tensor, "tokens width"]) -> Float[Tensor, "tokens vocab"]:
         logits: Tensor = head_of(model)(states)
         return at_least_float32(logits) / temperature
 
-    with _head_without_work(model) as caught:
+    with _head_reads(model, lambda states: states[:, :0]) as caught:
         model(**inputs, use_cache=False)
     return caught[0][places], head
 
@@ -73,15 +77,15 @@ def _as_they_are(logits: Float[Tensor, "tokens vocab"]) -> Float[Tensor, "tokens
 
 
 @contextmanager
-def _head_without_work(model: nn.Module) -> Iterator[list[Tensor]]:
-    """Keep the head from making logits; yields the list that its input goes to."""
+def _head_reads(model: nn.Module, choose: Callable[[Tensor], Tensor]) -> Iterator[list[Tensor]]:
+    """Let the head read only some of its input; yields the list that the whole input goes to."""
     caught: list[Tensor] = []
 
     def hook(
         _head: nn.Module, arguments: tuple[Float[Tensor, "rows seq width"]]
-    ) -> tuple[Float[Tensor, "rows 0 width"]]:
+    ) -> tuple[Float[Tensor, "some few width"]]:
         caught.append(arguments[0])
-        return (arguments[0][:, :0],)
+        return (choose(arguments[0]),)
 
     handle = head_of(model).register_forward_pre_hook(hook)
     try:

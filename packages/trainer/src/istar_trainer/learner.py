@@ -93,21 +93,29 @@ class TorchModel:
     Args:
         model: Causal LM.
         temperature: Divides the logits wherever logprobs are taken.
-        micro_batch_tokens: Padded tokens per forward pass.
+        micro_batch_tokens: Tokens per forward pass, padding included unless rows are packed.
         logits_mib: Largest fp32 logits held at once, in MiB.
+        packing: Whether rows are laid end to end instead of padded.
 
     Attributes:
         sees_pictures: Whether it is shown the pictures of the rows; change it at will.
     """
 
     def __init__(
-        self, model: nn.Module, *, temperature: float, micro_batch_tokens: int, logits_mib: int = LOGITS_MIB
+        self,
+        model: nn.Module,
+        *,
+        temperature: float,
+        micro_batch_tokens: int,
+        logits_mib: int = LOGITS_MIB,
+        packing: bool = False,
     ) -> None:
         self.model = model
         self.sees_pictures = True
         self.temperature = temperature
         self.micro_batch_tokens = micro_batch_tokens
         self.logits_mib = logits_mib
+        self.packing = packing
 
     def logprobs(self, batch: StepBatch) -> Float[Tensor, "rows seq"]:
         """Log-probability of every response token under the current weights; no gradient."""
@@ -121,6 +129,7 @@ class TorchModel:
             rows,
             temperature=self.temperature,
             logits_mib=self.logits_mib,
+            packing=self.packing,
             sees_pictures=self.sees_pictures,
         )
 
@@ -136,7 +145,7 @@ class TorchModel:
             The values of all rows, each in its place.
         """
         result = torch.zeros(batch.input_ids.shape)
-        for rows in micro_batches(batch, self.micro_batch_tokens):
+        for rows in micro_batches(batch, self.micro_batch_tokens, packing=self.packing):
             result[rows] = value(self.forward(batch, rows), rows)
         return result
 
@@ -148,8 +157,9 @@ class TorchLearner(TorchModel):
         model: Causal LM with fp32 master weights.
         optimization: Learning rate and friends.
         temperature: Divides the logits wherever logprobs are taken.
-        micro_batch_tokens: Padded tokens per forward pass.
+        micro_batch_tokens: Tokens per forward pass, padding included unless rows are packed.
         logits_mib: Largest fp32 logits held at once, in MiB.
+        packing: Whether rows are laid end to end instead of padded.
     """
 
     def __init__(
@@ -160,9 +170,14 @@ class TorchLearner(TorchModel):
         temperature: float,
         micro_batch_tokens: int,
         logits_mib: int = LOGITS_MIB,
+        packing: bool = False,
     ) -> None:
         super().__init__(
-            model, temperature=temperature, micro_batch_tokens=micro_batch_tokens, logits_mib=logits_mib
+            model,
+            temperature=temperature,
+            micro_batch_tokens=micro_batch_tokens,
+            logits_mib=logits_mib,
+            packing=packing,
         )
         self.optimization = optimization
         self.optimizer = torch.optim.AdamW(
@@ -188,7 +203,7 @@ class TorchLearner(TorchModel):
         """
         total = 0.0
         part = batch if rows is None else batch.select(rows)
-        for local in micro_batches(part, self.micro_batch_tokens):
+        for local in micro_batches(part, self.micro_batch_tokens, packing=self.packing):
             value = loss(self.forward(part, local), local if rows is None else rows[local])
             if not math.isfinite(value.item()):
                 self.optimizer.zero_grad(set_to_none=True)

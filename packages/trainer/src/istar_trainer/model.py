@@ -7,6 +7,7 @@ largest tensors of all with real vocabularies, are held for a bounded number of 
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,9 @@ from istar_trainer.attribution import token_kl
 from istar_trainer.batch import StepBatch
 from istar_trainer.head import Head, Places, predict, tokens_at_once
 from istar_trainer.losses import token_entropy
+from istar_trainer.packing import pack
 from istar_trainer.pictures import attach_reader
-from istar_trainer.vision import Shown, rope_positions, showing
+from istar_trainer.vision import Moves, Shown, place, reads_pictures, showing
 
 LOGITS_MIB = 512
 """Largest fp32 logits held at once unless told otherwise."""
@@ -102,6 +104,7 @@ def forward(
     temperature: float,
     logits_mib: int = LOGITS_MIB,
     sees_pictures: bool = True,
+    packing: bool = False,
 ) -> Forward:
     """Run a model over some rows of a batch.
 
@@ -115,6 +118,7 @@ def forward(
         temperature: Divides the logits.
         logits_mib: Largest fp32 logits held at once, in MiB.
         sees_pictures: Whether rows hold their pictures; if not, the tokens of these are left out.
+        packing: Whether rows are laid end to end instead of padded to a rectangle.
 
     Returns:
         What the model says of every response token of these rows.
@@ -127,12 +131,11 @@ def forward(
     num_pictures, seq = batch.pictures.shape[1], ids.shape[1]
     pictures, ids, attention, response = unique.split([2 * num_pictures, seq, seq, seq], dim=1)
     mask, chunk = response.bool(), tokens_at_once(model, logits_mib)
-    left, inputs, places = _padded(ids, attention, mask)
-    shown = Shown.of(pictures.view(len(pictures), num_pictures, 2) - torch.tensor([0, left]), batch.album)
-    if shown is not None:
-        inputs["position_ids"], _ = rope_positions(
-            attention[:, left : left + inputs["input_ids"].shape[1]], shown
-        )
+    lay = partial(pack, model) if packing else _padded
+    inputs, places, moves = lay(ids, attention, mask)
+    shown = Shown.of(pictures.view(len(pictures), num_pictures, 2), batch.album)
+    if shown is not None or (packing and reads_pictures(model)):
+        shown = place(inputs, attention, shown, moves, packed=packing)
     with showing(model, shown):
         states, head = predict(model, inputs, places, temperature=temperature, chunk=chunk)
     return Forward(states, head, chunk, tokens=ids[mask], mask=mask, inverse=inverse)
@@ -140,7 +143,7 @@ def forward(
 
 def _padded(
     ids: Int[Tensor, "unique seq"], attention: Int[Tensor, "unique seq"], mask: Bool[Tensor, "unique seq"]
-) -> tuple[int, dict[str, Any], Places]:
+) -> tuple[dict[str, Any], Places, Moves]:
     used = attention.any(dim=0).nonzero()
     left, right = int(used[0]), int(used[-1]) + 1
     first = int(mask.any(dim=0).int().argmax())
@@ -152,14 +155,19 @@ def _padded(
         "position_ids": (attention.cumsum(dim=1) - 1).clamp(min=0),
         "logits_to_keep": right - first + 1,
     }
-    return left, inputs, mask[:, first:right].nonzero(as_tuple=True)
+    rows, columns = torch.meshgrid(*map(torch.arange, ids.shape), indexing="ij")
+    return inputs, mask[:, first:right].nonzero(as_tuple=True), (rows, columns - left)
 
 
-def load_model(path: str | Path) -> tuple[nn.Module, Any]:
+def load_model(path: str | Path, *, dtype: torch.dtype = torch.float32) -> tuple[nn.Module, Any]:
     """Load a causal LM and its tokenizer from a folder in Hugging Face layout.
 
+    Args:
+        path: The folder.
+        dtype: Of the weights.
+
     Returns:
-        The model in fp32, evaluation mode, and the tokenizer.
+        The model in evaluation mode, and the tokenizer.
 
     Raises:
         ConfigError: If the folder holds no model, or the tokenizer has no chat template.
@@ -184,7 +192,7 @@ def load_model(path: str | Path) -> tuple[nn.Module, Any]:
         config = AutoConfig.from_pretrained(folder, local_files_only=True)
         sees_pictures = hasattr(config, "vision_config")
         family: Any = AutoModelForImageTextToText if sees_pictures else AutoModelForCausalLM
-        model: nn.Module = family.from_pretrained(folder, dtype=torch.float32, local_files_only=True)
+        model: nn.Module = family.from_pretrained(folder, dtype=dtype, local_files_only=True)
         # AutoTokenizer gives every Qwen2 model the word splitting of Qwen2, whatever its tokenizer.json says
         kind: Any = PreTrainedTokenizerFast if (folder / "tokenizer.json").is_file() else AutoTokenizer
         tokenizer = kind.from_pretrained(folder, local_files_only=True)

@@ -24,12 +24,13 @@ from istar_trainer.errors import StaleSnapshot
 from istar_trainer.evaluate import Evaluation, evaluate, listed_tasks
 from istar_trainer.factories import (
     load_critic_learner,
-    load_reference,
     make_env,
     make_learner,
     make_players,
     make_sampler,
     policy_optimization,
+    share_backbone,
+    start_policy,
 )
 from istar_trainer.folder import RunFolder
 from istar_trainer.judging import Judging, make_judging
@@ -301,7 +302,10 @@ def make_run(
     policy, tokenizer = make_learner(model_path, config, policy_optimization(config))
 
     def new_learner(optimization: Optimization, path: str | None) -> TorchLearner:
-        learner, own = make_learner(Path(path) if path else model_path, config, optimization)
+        if config.prm.backbone == "shared":
+            learner, own = share_backbone(policy, config, optimization), tokenizer
+        else:
+            learner, own = make_learner(Path(path) if path else model_path, config, optimization)
         if own.get_vocab() != tokenizer.get_vocab():
             raise ConfigError(
                 f"the tokenizer in {path} (prm.init) is not the policy's. Choose weights with it."
@@ -309,7 +313,7 @@ def make_run(
         learner.sees_pictures = config.prm.sees_images
         return learner
 
-    reference = cache(partial(load_reference, model_path, config))
+    reference = cache(partial(start_policy, policy, model_path, config))
     new_env = partial(make_env, config.env, "train")
     parts = CreditParts(policy, config.prm, new_learner, reference, new_env)
     limit = config.rollout.max_response_tokens

@@ -6,7 +6,7 @@ several rows show goes through the vision tower once.
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -14,6 +14,9 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from istar_trainer.pictures import Picture, PlacedPicture
+
+Moves = tuple[Int[Tensor, "rows seq"], Int[Tensor, "rows seq"]]
+"""Row and column that each token of a batch's rows has in a model's inputs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +91,46 @@ def place_pictures(
     return tuple(album), places
 
 
+def reads_pictures(model: nn.Module) -> bool:
+    """Say whether a model counts positions on three axes."""
+    return hasattr(model.config, "vision_config")
+
+
+def place(
+    inputs: dict[str, Any],
+    attention: Int[Tensor, "rows seq"],
+    shown: Shown | None,
+    moves: Moves,
+    *,
+    packed: bool,
+) -> Shown | None:
+    """Give the inputs of a model positions on three axes, in place.
+
+    Args:
+        inputs: Arguments of its forward pass with positions on one axis.
+        attention: 1 where a real token stands in the batch's rows.
+        shown: Pictures of these rows.
+        moves: Where each token is in the inputs.
+        packed: Whether rows lie end to end; the one axis, which tells them apart, stays in front then.
+
+    Returns:
+        Where the pictures are in the inputs.
+    """
+    positions, _ = rope_positions(attention, shown)
+    lines, columns = moves
+    rows, places = attention.nonzero(as_tuple=True)
+    plain: Tensor = inputs["position_ids"]
+    axes = plain.new_zeros(3, *plain.shape)
+    axes[:, lines[rows, places], columns[rows, places]] = positions[:, rows, places]
+    inputs["position_ids"] = torch.cat([plain[None], axes]) if packed else axes
+    if shown is None:
+        return None
+    at = shown.row, shown.column
+    return replace(shown, row=lines[at], column=columns[at])
+
+
 @contextmanager
-def showing(model: nn.Module, shown: "Shown | None") -> Iterator[None]:
+def showing(model: nn.Module, shown: Shown | None) -> Iterator[None]:
     """Put picture features where the model's embeddings of their placeholders would be.
 
     A hook on the embeddings works through every wrapper around the model, and runs the vision tower inside
