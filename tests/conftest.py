@@ -23,6 +23,7 @@ SHAPE_CHECKED = (
     "model",
     "sampler",
     "learner",
+    "vision",
 )
 
 install_import_hook([f"istar_trainer.{name}" for name in SHAPE_CHECKED], "beartype.beartype")

@@ -44,11 +44,11 @@ def tokens(tokenizer, ids: list[int]) -> list[str]:
 def test_sampled_ids_are_kept_although_encoding_their_text_would_merge_them():
     tokenizer = make_merging_tokenizer()
     context = FullContext(tokenizer)
-    first = context.prompt_ids([user("ab")])
+    first = context.prompt([user("ab")]).ids
     assert tokens(tokenizer, first) == ["a", "b"]
     sampled = [*tokenizer.convert_tokens_to_ids(["b", "c", "c"]), tokenizer.eos_token_id]
     context.responded(sampled)
-    second = context.prompt_ids([user("ab"), reply("bcc"), user("da")])
+    second = context.prompt([user("ab"), reply("bcc"), user("da")]).ids
     assert second[: len(first) + len(sampled)] == [*first, *sampled]
     assert tokens(tokenizer, second[len(first) + len(sampled) :]) == [" ", "d", "a"]
     merged = encode(tokenizer, "abbcc$ da")
@@ -60,7 +60,7 @@ def test_every_prompt_extends_the_last_prompt_and_reply():
     tokenizer = make_merging_tokenizer()
     context, messages, before = FullContext(tokenizer), [user("aa")], []
     for turn in range(4):
-        prompt = context.prompt_ids(messages)
+        prompt = context.prompt(messages).ids
         assert prompt[: len(before)] == before
         sampled = [*tokenizer.convert_tokens_to_ids(["b"] * (turn + 1)), tokenizer.eos_token_id]
         context.responded(sampled)
@@ -71,35 +71,35 @@ def test_every_prompt_extends_the_last_prompt_and_reply():
 def test_a_reply_that_was_cut_off_gets_the_end_that_the_template_writes():
     tokenizer = make_merging_tokenizer()
     context = FullContext(tokenizer)
-    context.prompt_ids([user("a")])
+    context.prompt([user("a")])
     context.responded(tokenizer.convert_tokens_to_ids(["b", "b"]))
-    prompt = context.prompt_ids([user("a"), reply("bb"), user("c")])
+    prompt = context.prompt([user("a"), reply("bb"), user("c")]).ids
     assert tokens(tokenizer, prompt) == ["a", "b", "b", "$", " ", "c"]
 
 
 def test_returned_ids_are_the_callers_own():
     context = FullContext(make_merging_tokenizer())
-    context.prompt_ids([user("ab")]).append(99)
+    context.prompt([user("ab")]).ids.append(99)
     context.responded([1])
-    assert 99 not in context.prompt_ids([user("ab"), reply("b"), user("c")])
+    assert 99 not in context.prompt([user("ab"), reply("b"), user("c")]).ids
 
 
 @pytest.mark.parametrize("template", [STRIPPING, FORGETTING])
 def test_a_template_that_rewrites_earlier_turns_is_refused(template):
     context = FullContext(make_merging_tokenizer(template))
-    ids = context.prompt_ids([user("ab")])
+    ids = context.prompt([user("ab")]).ids
     context.responded(ids)
     with pytest.raises(ConfigError, match=r"rewrites earlier turns.*window >= 0"):
-        context.prompt_ids([user("ab"), reply(" ab "), user("c")])
+        context.prompt([user("ab"), reply(" ab "), user("c")])
 
 
 def test_the_tiny_tokenizers_template_only_appends(tiny_tokenizer):
     context = FullContext(tiny_tokenizer)
-    first = context.prompt_ids([user("#@ #")])
+    first = context.prompt([user("#@ #")]).ids
     sampled = [*encode(tiny_tokenizer, "<action> up </action>\n"), tiny_tokenizer.eos_token_id]
     context.responded(sampled)
     messages = [user("#@ #"), reply("<action> up </action>\n"), user("# @#")]
-    second = context.prompt_ids(messages)
+    second = context.prompt(messages).ids
     assert second[: len(first) + len(sampled)] == [*first, *sampled]
     assert tiny_tokenizer.decode(second) == render(tiny_tokenizer, messages)
 
@@ -116,11 +116,11 @@ def test_the_window_renders_anew_and_reads_equal_messages_once():
     tokenizer = Counting(tokenizer_object=plain.backend_tokenizer, eos_token="$", chat_template=APPENDING)
     cache: dict[str, list[int]] = {}
     one, other = WindowContext(tokenizer, cache), WindowContext(tokenizer, cache)
-    ids = one.prompt_ids([user("abba")])
+    ids = one.prompt([user("abba")]).ids
     one.responded([1, 2, 3])
-    assert one.prompt_ids([user("abba")]) == other.prompt_ids([user("abba")]) == ids
+    assert one.prompt([user("abba")]).ids == other.prompt([user("abba")]).ids == ids
     assert Counting.calls == 1
-    assert one.prompt_ids([user("ab")]) != ids
+    assert one.prompt([user("ab")]).ids != ids
     assert Counting.calls == 2
 
 

@@ -9,6 +9,7 @@ import hashlib
 import io
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, cast
 
 import gymnasium as gym
@@ -236,10 +237,9 @@ class Conversation:
     def _keep(self, image: NDArray[np.uint8] | None) -> str | None:
         if image is None:
             return None
-        buffer = io.BytesIO()
-        Image.fromarray(image).save(buffer, format="PNG")
-        png = buffer.getvalue()
-        return hashlib.sha256(png).hexdigest() if self._images is None else self._images.put(png)
+        if self._images is None:
+            return _png_hash(image.tobytes(), image.shape)
+        return self._images.put(_png(image))
 
     def _values(self, step: int) -> dict[str, Any]:
         return {
@@ -268,6 +268,17 @@ class Conversation:
             dialogue.append({"role": "assistant", "content": transition.reply})
             dialogue.append(_message("user", fill(self.template.continuation, self._values(step))))
         return dialogue
+
+
+@lru_cache(maxsize=512)  # packing takes longer than the rest of a step, and boards are seen again
+def _png_hash(pixels: bytes, shape: tuple[int, ...]) -> str:
+    return hashlib.sha256(_png(np.frombuffer(pixels, np.uint8).reshape(shape))).hexdigest()
+
+
+def _png(image: NDArray[np.uint8]) -> bytes:
+    buffer = io.BytesIO()
+    Image.fromarray(image).save(buffer, format="PNG")
+    return buffer.getvalue()
 
 
 def _message(role: str, parts: list[Part]) -> Message:

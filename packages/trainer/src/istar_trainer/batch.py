@@ -5,14 +5,16 @@ last columns need logits. Padding rows have weight 0.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from istar_trainer.pictures import Picture
 from istar_trainer.records import Step, Trajectory
+from istar_trainer.vision import Shown, place_pictures
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +33,9 @@ class StepBatch:
         env_rewards: The environment's own reward of each step.
         observation_ids: Equal iff the environment was in equal states before the steps.
         snapshot_id: Version of the weights that sampled all rows.
+        pictures: For each row, in order, pairs of a number in ``album`` and the column where that picture
+            starts; (−1, −1) beyond the last.
+        album: The distinct pictures.
     """
 
     input_ids: Int[Tensor, "rows seq"]
@@ -44,6 +49,8 @@ class StepBatch:
     env_rewards: Float[Tensor, " rows"]
     observation_ids: Int[Tensor, " rows"]
     snapshot_id: int
+    pictures: Int[Tensor, "rows most 2"]
+    album: tuple[Picture, ...]
 
     def __len__(self) -> int:
         return self.input_ids.shape[0]
@@ -53,6 +60,14 @@ class StepBatch:
         values = {f.name: getattr(self, f.name) for f in fields(self)}
         picked: dict[str, Any] = {k: v[rows] if isinstance(v, Tensor) else v for k, v in values.items()}
         return StepBatch(**picked)
+
+    def without_pictures(self) -> "StepBatch":
+        """Return the same rows with gaps where pictures stand."""
+        shown = Shown.of(self.pictures, self.album)
+        if shown is None:
+            return self
+        attention = self.attention_mask.index_put((shown.row, shown.column), torch.tensor(False))
+        return replace(self, attention_mask=attention, pictures=self.pictures[:, :0], album=())
 
 
 def collate(trajectories: Sequence[Trajectory], group_ids: Sequence[str]) -> StepBatch:
@@ -79,12 +94,15 @@ def collate(trajectories: Sequence[Trajectory], group_ids: Sequence[str]) -> Ste
         raise ValueError(
             f"cannot collate {len(keyed)} steps of snapshots {sorted(snapshots)}: need steps of one snapshot"
         )
-    padded = pad_steps([step for *_, step in keyed])
+    steps = [step for *_, step in keyed]
+    width = max(len(step.prompt_ids) for step in steps)
+    starts = [width - len(step.prompt_ids) for step in steps]
+    album, pictures = place_pictures([step.pictures for step in steps], starts)
     keys = torch.tensor([key[:3] for key in keyed])
     transitions = [trajectories[number].episode.transitions[step] for number, step, *_ in keyed]
     seen: dict[str, int] = {}
     return StepBatch(
-        *padded,
+        *pad_steps(steps),
         trajectory_index=keys[:, 0],
         step_index=keys[:, 1],
         group_index=keys[:, 2],
@@ -92,6 +110,8 @@ def collate(trajectories: Sequence[Trajectory], group_ids: Sequence[str]) -> Ste
         env_rewards=torch.tensor([t.reward for t in transitions]),
         observation_ids=torch.tensor([seen.setdefault(t.state_key, len(seen)) for t in transitions]),
         snapshot_id=snapshots.pop(),
+        pictures=pictures,
+        album=album,
     )
 
 
@@ -135,7 +155,7 @@ def micro_batches(
         Row indices; every row exactly once.
     """
     lengths = batch.attention_mask.sum(dim=1).tolist()
-    rows = batch.input_ids.tolist()
+    rows = torch.cat([batch.pictures.flatten(1), batch.input_ids], dim=1).tolist()
     order = sorted(range(len(rows)), key=lambda row: (lengths[row], rows[row], row))
     chunk: list[int] = []
     num_real = 0

@@ -49,6 +49,8 @@ class ModelConfig(Section):
     """Layers of the tiny model (ignored with ``path``)."""
     num_heads: int = Field(default=8, ge=1)
     """Attention heads of the tiny model (ignored with ``path``)."""
+    vision_layers: int = Field(default=1, ge=1)
+    """Layers of the tiny model's vision tower, if the environment shows pictures (ignored with ``path``)."""
     rope_theta: float = Field(default=30.0, gt=1)
     """Base of the tiny model's rotary wavelengths, about 4 × base tokens at most (ignored with ``path``)."""
     lora: LoraConfig | None = None

@@ -237,6 +237,8 @@ class PrmConfig(Section):
     """Folder of the weights it starts from, with the policy's tokenizer; null for the policy's own."""
     backbone: Literal["separate", "shared"] = "separate"
     """Whether it has frozen weights of its own, or is a second adapter on the policy's (``model.lora``)."""
+    sees_images: bool = True
+    """Whether the PRM sees the pictures of a prompt too; the paper's PRM for pictures reads text alone."""
     reference: Literal["rolling", "frozen", "ema"] | None = None
     """What rewards are relative to: the policy that sampled, the policy at the start, or a running mean of
     the policies; null for what the credit method publishes (``frozen`` for PRIME, else ``rolling``)."""

@@ -30,7 +30,7 @@ class ValueHead(nn.Linear):
 def with_value_head(model: nn.Module) -> nn.Module:
     """Replace a causal LM's head in place by one output, which starts at 0; returns the model."""
     language_model = cast(Any, model)
-    head = ValueHead(language_model.config.hidden_size, 1)
+    head = ValueHead(language_model.config.get_text_config().hidden_size, 1)
     nn.init.zeros_(head.weight)
     nn.init.zeros_(head.bias)
     language_model.set_output_embeddings(head)

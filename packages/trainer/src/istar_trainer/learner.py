@@ -104,6 +104,9 @@ class TorchModel:
         micro_batch_tokens: Tokens per forward pass, padding included unless rows are packed.
         logits_mib: Largest fp32 logits held at once, in MiB.
         packing: Whether rows are laid end to end instead of padded.
+
+    Attributes:
+        sees_pictures: Whether it is shown the pictures of the rows; change it at will.
     """
 
     def __init__(
@@ -116,6 +119,7 @@ class TorchModel:
         packing: bool = False,
     ) -> None:
         self.model = model
+        self.sees_pictures = True
         self.temperature = temperature
         self.micro_batch_tokens = micro_batch_tokens
         self.logits_mib = logits_mib
@@ -134,6 +138,7 @@ class TorchModel:
             temperature=self.temperature,
             logits_mib=self.logits_mib,
             packing=self.packing,
+            sees_pictures=self.sees_pictures,
         )
 
     @torch.no_grad()

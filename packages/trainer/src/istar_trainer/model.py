@@ -7,6 +7,7 @@ largest tensors of all with real vocabularies, are held for a bounded number of 
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ from istar_trainer.batch import StepBatch
 from istar_trainer.head import Head, Places, predict, tokens_at_once
 from istar_trainer.losses import token_entropy
 from istar_trainer.packing import pack
+from istar_trainer.pictures import attach_reader
+from istar_trainer.vision import Moves, Shown, place, reads_pictures, showing
 
 LOGITS_MIB = 512
 """Largest fp32 logits held at once unless told otherwise."""
@@ -100,12 +103,13 @@ def forward(
     *,
     temperature: float,
     logits_mib: int = LOGITS_MIB,
+    sees_pictures: bool = True,
     packing: bool = False,
 ) -> Forward:
     """Run a model over some rows of a batch.
 
     Padding to the right of every token cannot be seen by a causal model, so a mask, which costs the
-    fast attention kernels, is passed only if some row is padded to the left.
+    fast attention kernels, is passed only if some row has a gap before a token.
 
     Args:
         model: Causal LM; the result carries gradient if grad mode is on.
@@ -113,35 +117,46 @@ def forward(
         rows: Which rows.
         temperature: Divides the logits.
         logits_mib: Largest fp32 logits held at once, in MiB.
+        sees_pictures: Whether rows hold their pictures; if not, the tokens of these are left out.
         packing: Whether rows are laid end to end instead of padded to a rectangle.
 
     Returns:
         What the model says of every response token of these rows.
     """
+    if not sees_pictures:
+        batch = batch.without_pictures()
     ids, attention, response = batch.input_ids[rows], batch.attention_mask[rows], batch.response_mask[rows]
-    keys = torch.cat([ids, attention.long(), response.long()], dim=1)
+    keys = torch.cat([batch.pictures[rows].flatten(1), ids, attention.long(), response.long()], dim=1)
     unique, inverse = torch.unique(keys, dim=0, return_inverse=True)
-    ids, attention, response = unique.chunk(3, dim=1)
+    num_pictures, seq = batch.pictures.shape[1], ids.shape[1]
+    pictures, ids, attention, response = unique.split([2 * num_pictures, seq, seq, seq], dim=1)
     mask, chunk = response.bool(), tokens_at_once(model, logits_mib)
-    inputs, places = pack(model, ids, attention, mask) if packing else _padded(ids, attention, mask)
-    states, head = predict(model, inputs, places, temperature=temperature, chunk=chunk)
+    lay = partial(pack, model) if packing else _padded
+    inputs, places, moves = lay(ids, attention, mask)
+    shown = Shown.of(pictures.view(len(pictures), num_pictures, 2), batch.album)
+    if shown is not None or (packing and reads_pictures(model)):
+        shown = place(inputs, attention, shown, moves, packed=packing)
+    with showing(model, shown):
+        states, head = predict(model, inputs, places, temperature=temperature, chunk=chunk)
     return Forward(states, head, chunk, tokens=ids[mask], mask=mask, inverse=inverse)
 
 
 def _padded(
     ids: Int[Tensor, "unique seq"], attention: Int[Tensor, "unique seq"], mask: Bool[Tensor, "unique seq"]
-) -> tuple[dict[str, Any], Places]:
+) -> tuple[dict[str, Any], Places, Moves]:
     used = attention.any(dim=0).nonzero()
     left, right = int(used[0]), int(used[-1]) + 1
     first = int(mask.any(dim=0).int().argmax())
-    positions = (attention.cumsum(dim=1) - 1).clamp(min=0)
+    attention = attention[:, left:right]
+    is_unbroken = bool(attention[:, 0].all() and (attention.diff(dim=1) <= 0).all())
     inputs: dict[str, Any] = {
         "input_ids": ids[:, left:right],
-        "attention_mask": None if attention[:, left].all() else attention[:, left:right],
-        "position_ids": positions[:, left:right],
+        "attention_mask": None if is_unbroken else attention,
+        "position_ids": (attention.cumsum(dim=1) - 1).clamp(min=0),
         "logits_to_keep": right - first + 1,
     }
-    return inputs, mask[:, first:right].nonzero(as_tuple=True)
+    rows, columns = torch.meshgrid(*map(torch.arange, ids.shape), indexing="ij")
+    return inputs, mask[:, first:right].nonzero(as_tuple=True), (rows, columns - left)
 
 
 def load_model(path: str | Path, *, dtype: torch.dtype = torch.float32) -> tuple[nn.Module, Any]:
@@ -158,7 +173,13 @@ def load_model(path: str | Path, *, dtype: torch.dtype = torch.float32) -> tuple
         ConfigError: If the folder holds no model, or the tokenizer has no chat template.
     """
     from safetensors import SafetensorError
-    from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
+    from transformers import (
+        AutoConfig,
+        AutoModelForCausalLM,
+        AutoModelForImageTextToText,
+        AutoTokenizer,
+        PreTrainedTokenizerFast,
+    )
 
     hide_progress_bars()
     folder = Path(path)
@@ -168,7 +189,10 @@ def load_model(path: str | Path, *, dtype: torch.dtype = torch.float32) -> tuple
             "layout, or make one with `istar init-tiny --env ID --out DIR`."
         )
     try:
-        model: nn.Module = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, local_files_only=True)
+        config = AutoConfig.from_pretrained(folder, local_files_only=True)
+        sees_pictures = hasattr(config, "vision_config")
+        family: Any = AutoModelForImageTextToText if sees_pictures else AutoModelForCausalLM
+        model: nn.Module = family.from_pretrained(folder, dtype=dtype, local_files_only=True)
         # AutoTokenizer gives every Qwen2 model the word splitting of Qwen2, whatever its tokenizer.json says
         kind: Any = PreTrainedTokenizerFast if (folder / "tokenizer.json").is_file() else AutoTokenizer
         tokenizer = kind.from_pretrained(folder, local_files_only=True)
@@ -176,6 +200,8 @@ def load_model(path: str | Path, *, dtype: torch.dtype = torch.float32) -> tuple
         raise ConfigError(f"cannot load the model in {folder}: {error}") from error
     if not tokenizer.chat_template or tokenizer.eos_token_id is None:
         raise ConfigError(f"the tokenizer in {folder} needs a chat template and an end-of-sequence token.")
+    if sees_pictures:
+        attach_reader(tokenizer, folder, config.image_token_id)
     return model.train(False), tokenizer
 
 

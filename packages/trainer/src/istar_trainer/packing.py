@@ -13,6 +13,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor, nn
 
 from istar_trainer.head import Places
+from istar_trainer.vision import Moves
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +54,7 @@ def pack(
     ids: Int[Tensor, "rows seq"],
     attention: Int[Tensor, "rows seq"],
     mask: Bool[Tensor, "rows seq"],
-) -> tuple[dict[str, Any], Places]:
+) -> tuple[dict[str, Any], Places, Moves]:
     """Pack the real tokens of rows.
 
     Lines are as long as the longest row, so that attention costs no more than with padding.
@@ -65,18 +66,20 @@ def pack(
         mask: True at the tokens whose logits are asked for.
 
     Returns:
-        Arguments of the model's forward pass, and where the states are that predict those tokens.
+        Arguments of the model's forward pass, where the states are that predict those tokens, and where each
+        token went.
     """
     lengths = attention.sum(dim=1).tolist()
     config: Any = model.config
     needs_one_line = "flash" in str(config._attn_implementation)
     layout = lay_out(lengths, sum(lengths) if needs_one_line else max(lengths))
     offsets = attention.cumsum(dim=1) - 1
+    moves = (layout.lines[:, None].expand_as(ids), layout.starts[:, None] + offsets)
     rows, columns = attention.nonzero(as_tuple=True)
-    places = (layout.lines[rows], layout.starts[rows] + offsets[rows, columns])
+    places = (moves[0][rows, columns], moves[1][rows, columns])
     packed, positions = torch.zeros(2, *layout.shape, dtype=torch.int64)
     packed[places] = ids[rows, columns]
     positions[places] = offsets[rows, columns]
     inputs = {"input_ids": packed, "attention_mask": None, "position_ids": positions}
     asked, columns = mask.nonzero(as_tuple=True)
-    return inputs, (layout.lines[asked], layout.starts[asked] + offsets[asked, columns] - 1)
+    return inputs, (moves[0][asked, columns], moves[1][asked, columns] - 1), moves

@@ -23,6 +23,7 @@ from istar_trainer.judging import check_judging
 from istar_trainer.learner import Optimization, TorchLearner
 from istar_trainer.model import num_parameters
 from istar_trainer.oracle import require_optimum
+from istar_trainer.pictures import save_tokenizer
 from istar_trainer.progress import Progress
 from istar_trainer.report import build_report
 from istar_trainer.setup import Run, make_run
@@ -166,7 +167,7 @@ def clone_expert(config: RunConfig, model_path: Path, out: Path, progress: Progr
     dev.close()
     save_weights(learner, out)
     if is_main():
-        tokenizer.save_pretrained(out)
+        save_tokenizer(tokenizer, out)
 
 
 def evaluate_test(run: Run, label: str) -> dict[str, Any]:
@@ -193,8 +194,9 @@ def save_policy(run: Run, start: Path) -> None:
 
     def write(out: Path) -> None:
         save_weights(run.policy, out)
-        for path in [*start.glob("tokenizer*"), *start.glob("*.jinja")] if is_main() else []:
-            shutil.copy2(path, out / path.name)
+        for pattern in ("tokenizer*", "*.jinja", "preprocessor_config.json") if is_main() else ():
+            for path in start.glob(pattern):
+                shutil.copy2(path, out / path.name)
 
     make_once(run.folder.path / "policy", write)
 
@@ -218,6 +220,7 @@ def _init(config: RunConfig, out: Path) -> None:
         hidden_size=config.model.hidden_size,
         num_layers=config.model.num_layers,
         num_heads=config.model.num_heads,
+        vision_layers=config.model.vision_layers,
         rope_theta=config.model.rope_theta,
         seed=config.seed,
     )

@@ -144,7 +144,7 @@ def _rollout_metrics(record: IterationRecord) -> dict[str, float]:
         "rollout/response_tokens_mean": _mean([len(s.response_ids) for s in steps]),
         "rollout/response_tokens_success": _response_tokens(t for t in trajectories if t.episode.success),
         "rollout/response_tokens_failure": _response_tokens(t for t in trajectories if not t.episode.success),
-        "rollout/unique_prompt_frac": len({tuple(s.prompt_ids) for s in steps}) / len(steps),
+        "rollout/unique_prompt_frac": len({s.prompt_key for s in steps}) / len(steps),
         "rollout/snapshot_id": record.data.batch.snapshot_id,
         "rollout/snapshot_lag": 0,
     }

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from istar_envs.episode import Episode
+from istar_trainer.pictures import PlacedPicture
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,11 +19,18 @@ class Step:
         prompt_ids: Token ids that the policy was conditioned on.
         response_ids: Token ids that the sampler drew, end-of-sequence included when drawn.
         sampler_logprobs: Log-probability of each response token as the sampler reported it, nats.
+        pictures: What the prompt shows; equal pictures are one object.
     """
 
     prompt_ids: Sequence[int]
     response_ids: Sequence[int]
     sampler_logprobs: Sequence[float]
+    pictures: tuple[PlacedPicture, ...] = ()
+
+    @property
+    def prompt_key(self) -> tuple[Sequence[int], tuple[PlacedPicture, ...]]:
+        """Equal for steps that were asked the same."""
+        return tuple(self.prompt_ids), self.pictures
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +58,8 @@ class Trajectory:
 
     @property
     def content_key(self) -> str:
-        """Equal for trajectories with the same tokens."""
-        return repr([(tuple(s.prompt_ids), tuple(s.response_ids)) for s in self.steps])
+        """Equal for trajectories with the same tokens and pictures."""
+        return repr([(s.prompt_key, tuple(s.response_ids)) for s in self.steps])
 
 
 @dataclass(frozen=True, slots=True)

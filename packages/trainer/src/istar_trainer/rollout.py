@@ -15,7 +15,7 @@ import gymnasium as gym
 from istar_envs.agent import Conversation
 from istar_envs.errors import IstarError
 from istar_envs.seeding import derive_seed
-from istar_trainer.context import Context, FullContext, WindowContext
+from istar_trainer.context import Context, FullContext, Prompt, WindowContext
 from istar_trainer.errors import PromptTooLong, RolloutError
 from istar_trainer.records import Group, Step, Trajectory
 from istar_trainer.sampler import Completion, Request, Sampler
@@ -48,7 +48,7 @@ class _Attempt:
     conversation: Conversation
     context: Context
     steps: list[Step] = field(default_factory=list)
-    prompt: list[int] = field(default_factory=list)
+    prompt: Prompt = field(default_factory=lambda: Prompt([]))
     error: str | None = None
 
     @property
@@ -82,7 +82,7 @@ class Player:
         self._window = window
         self._max_prompt_tokens = max_prompt_tokens
         self._envs: list[gym.Env[Any, Any]] = []
-        self._prompts: dict[str, list[int]] = {}
+        self._prompts: dict[str, Prompt] = {}
         self._texts: dict[tuple[int, ...], str] = {}
 
     def play(
@@ -112,7 +112,9 @@ class Player:
             for (task, number), env in zip(keys, self._envs, strict=False)
         ]
         while live := self._ask(attempts):
-            requests = [Request(a.prompt, derive_seed(a.seed, len(a.steps))) for a in live]
+            requests = [
+                Request(a.prompt.ids, derive_seed(a.seed, len(a.steps)), a.prompt.pictures) for a in live
+            ]
             for attempt, completion in zip(
                 live, sampler.generate(requests, temperature=temperature), strict=True
             ):
@@ -150,18 +152,19 @@ class Player:
         return [attempt for attempt in attempts if attempt.is_live]
 
     def _prepare(self, attempt: _Attempt) -> None:
-        attempt.prompt = attempt.context.prompt_ids(attempt.conversation.messages())
-        if len(attempt.prompt) > self._max_prompt_tokens:
+        attempt.prompt = attempt.context.prompt(attempt.conversation.messages())
+        if len(attempt.prompt.ids) > self._max_prompt_tokens:
             attempt.conversation.truncate()
             if not attempt.steps:
                 raise PromptTooLong(
-                    f"the first prompt of task {attempt.task.id} has {len(attempt.prompt)} tokens, more "
+                    f"the first prompt of task {attempt.task.id} has {len(attempt.prompt.ids)} tokens, more "
                     f"than rollout.max_prompt_tokens={self._max_prompt_tokens}. Raise it, or shorten the "
                     "template."
                 )
 
     def _answer(self, attempt: _Attempt, completion: Completion) -> None:
-        attempt.steps.append(Step(attempt.prompt, completion.response_ids, completion.logprobs))
+        prompt = attempt.prompt
+        attempt.steps.append(Step(prompt.ids, completion.response_ids, completion.logprobs, prompt.pictures))
         attempt.context.responded(completion.response_ids)
         _guarded(attempt, lambda: attempt.conversation.respond(self._decode(completion.response_ids)))
 

@@ -15,6 +15,8 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from istar_envs.seeding import CounterRng
+from istar_trainer.pictures import PlacedPicture
+from istar_trainer.vision import Shown, place_pictures, rope_positions, showing
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,10 +26,12 @@ class Request:
     Attributes:
         prompt_ids: Token ids to condition on; not empty.
         seed: Seed of the draw.
+        pictures: What the prompt shows.
     """
 
     prompt_ids: Sequence[int]
     seed: int
+    pictures: tuple[PlacedPicture, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +135,9 @@ class LocalSampler:
 
     def _generate(self, requests: Sequence[Request], temperature: float) -> list[Completion]:
         rngs = [CounterRng(request.seed) for request in requests]
-        logits, cache, attention = self._read_prompts([tuple(r.prompt_ids) for r in requests])
+        logits, cache, attention, places = self._read_prompts(
+            [(tuple(r.prompt_ids), r.pictures) for r in requests]
+        )
         tokens: list[list[int]] = [[] for _ in requests]
         logprobs: list[list[float]] = [[] for _ in requests]
         live = list(range(len(requests)))
@@ -146,40 +152,51 @@ class LocalSampler:
                 break
             if len(live) < len(going):
                 cache.batch_select_indices(going.nonzero().squeeze(1))
-                drawn, attention = drawn[going], attention[going]
+                drawn, attention, places = drawn[going], attention[going], places[going]
             attention = nn.functional.pad(attention, (0, 1), value=1)
             output = self.model(
                 input_ids=drawn[:, None],
                 attention_mask=attention,
-                position_ids=attention.sum(dim=1, keepdim=True) - 1,
+                position_ids=places[:, None],
                 use_cache=True,
                 **{self._cache_key: cache},
             )
+            places = places + 1
             logits = output.logits[:, -1]
         return [Completion(tuple(t), tuple(p)) for t, p in zip(tokens, logprobs, strict=True)]
 
     def _read_prompts(
-        self, prompts: Sequence[tuple[int, ...]]
-    ) -> tuple[Float[Tensor, "rows vocab"], Any, Int[Tensor, "rows seq"]]:
-        """Read each distinct prompt once, then give every row its own copy of the cache."""
-        places = {prompt: place for place, prompt in enumerate(dict.fromkeys(prompts))}
-        width = max(len(prompt) for prompt in places)
-        ids = torch.zeros(len(places), width, dtype=torch.int64)
-        attention = torch.zeros(len(places), width, dtype=torch.int64)
-        for prompt, place in places.items():
-            ids[place, width - len(prompt) :] = torch.tensor(prompt)
-            attention[place, width - len(prompt) :] = 1
-        output = self.model(
-            input_ids=ids,
-            attention_mask=attention,
-            position_ids=(attention.cumsum(dim=1) - 1).clamp(min=0),
-            logits_to_keep=1,
-            use_cache=True,
+        self, prompts: Sequence[tuple[tuple[int, ...], tuple[PlacedPicture, ...]]]
+    ) -> tuple[Float[Tensor, "rows vocab"], Any, Int[Tensor, "rows seq"], Int[Tensor, " rows"]]:
+        """Read each distinct prompt once, then give every row its own copy of the cache.
+
+        Returns:
+            Logits of the first token, cache, attention mask, and position of the first token.
+        """
+        kinds = {prompt: kind for kind, prompt in enumerate(dict.fromkeys(prompts))}
+        width = max(len(ids) for ids, _ in kinds)
+        ids = torch.zeros(len(kinds), width, dtype=torch.int64)
+        attention = torch.zeros(len(kinds), width, dtype=torch.int64)
+        for (prompt, _), kind in kinds.items():
+            ids[kind, width - len(prompt) :] = torch.tensor(prompt)
+            attention[kind, width - len(prompt) :] = 1
+        album, pictures = place_pictures(
+            [pictures for _, pictures in kinds], [width - len(prompt) for prompt, _ in kinds]
         )
-        rows = torch.tensor([places[prompt] for prompt in prompts])
+        shown = Shown.of(pictures, album)
+        positions, ends = rope_positions(attention, shown)
+        with showing(self.model, shown):
+            output = self.model(
+                input_ids=ids,
+                attention_mask=attention,
+                position_ids=positions[0] if shown is None else positions,
+                logits_to_keep=1,
+                use_cache=True,
+            )
+        rows = torch.tensor([kinds[prompt] for prompt in prompts])
         cache = output[self._cache_key]
         cache.batch_select_indices(rows)
-        return output.logits[:, -1][rows], cache, attention[rows]
+        return output.logits[:, -1][rows], cache, attention[rows], ends[rows]
 
 
 def _draw(

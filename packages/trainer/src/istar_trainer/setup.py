@@ -307,12 +307,14 @@ def make_run(
 
     def new_learner(optimization: Optimization, path: str | None) -> TorchLearner:
         if config.prm.backbone == "shared":
-            return share_backbone(policy, config, optimization)
-        learner, own = make_learner(Path(path) if path else model_path, config, optimization)
+            learner, own = share_backbone(policy, config, optimization), tokenizer
+        else:
+            learner, own = make_learner(Path(path) if path else model_path, config, optimization)
         if own.get_vocab() != tokenizer.get_vocab():
             raise ConfigError(
                 f"the tokenizer in {path} (prm.init) is not the policy's. Choose weights with it."
             )
+        learner.sees_pictures = config.prm.sees_images
         return learner
 
     reference = cache(partial(start_policy, policy, model_path, config))

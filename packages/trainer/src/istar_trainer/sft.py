@@ -19,7 +19,7 @@ from istar_envs.episode import Episode, Transition
 from istar_envs.seeding import CounterRng, derive_seed
 from istar_trainer.batch import StepBatch, collate
 from istar_trainer.config import EnvConfig, WarmStartConfig
-from istar_trainer.context import Context, FullContext, WindowContext, encode
+from istar_trainer.context import Context, FullContext, Prompt, WindowContext, encode
 from istar_trainer.evaluate import expert_action
 from istar_trainer.learner import Learner
 from istar_trainer.model import Forward
@@ -45,7 +45,7 @@ def demonstrate(
     """
     steps: list[Step] = []
     conversation = Conversation(env, template=config.template, window=config.window)
-    cache: dict[str, list[int]] = {}
+    cache: dict[str, Prompt] = {}
     for number in range(settings.episodes):
         conversation.reset(seed=derive_seed(seed, "demonstration", number) % 2**31)
         context: Context = (
@@ -53,12 +53,12 @@ def demonstrate(
         )
         played: list[Step] = []
         while not conversation.done:
-            prompt = context.prompt_ids(conversation.messages())
+            prompt = context.prompt(conversation.messages())
             reply = format_reply(
                 (expert_action(env, settings.demonstrator),), "…" if _needs_thought(conversation) else None
             )
             response = [*encode(tokenizer, reply), tokenizer.eos_token_id]
-            played.append(Step(prompt, response, [0.0] * len(response)))
+            played.append(Step(prompt.ids, response, [0.0] * len(response), prompt.pictures))
             context.responded(response)
             conversation.respond(reply)
         steps += played if conversation.episode().success else []

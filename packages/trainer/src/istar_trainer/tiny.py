@@ -22,6 +22,12 @@ from istar_envs.actions import format_reply
 from istar_envs.agent import Conversation, Message
 from istar_trainer.evaluate import expert_action
 from istar_trainer.model import hide_progress_bars
+from istar_trainer.tiny_vision import (
+    add_picture_tokens,
+    make_vision_model,
+    save_image_processor,
+    shows_pictures,
+)
 
 _END = "<|im_end|>"
 _PAD = "<|endoftext|>"
@@ -175,10 +181,13 @@ def init_tiny(
     hidden_size: int,
     num_layers: int,
     num_heads: int,
+    vision_layers: int = 1,
     rope_theta: float = _ROPE_THETA,
     seed: int,
 ) -> Path:
     """Make a tiny model and tokenizer for an environment and save both.
+
+    If the prompts hold pictures, it is a vision-language model, and its image processor is saved too.
 
     Args:
         env: Environment whose texts the tokenizer should be good at.
@@ -190,6 +199,7 @@ def init_tiny(
         hidden_size: Width; a multiple of ``num_heads``.
         num_layers: Layers.
         num_heads: Attention heads.
+        vision_layers: Layers of the vision tower, if there is one.
         rope_theta: Base of the rotary wavelengths.
         seed: Seed of the weights.
 
@@ -198,15 +208,19 @@ def init_tiny(
     """
     texts = collect_text(env, template=template, window=window, episodes=episodes)
     tokenizer = train_tokenizer(texts, vocab_size=vocab_size)
-    model = make_model(
-        len(tokenizer),
-        hidden_size=hidden_size,
-        num_layers=num_layers,
-        num_heads=num_heads,
-        rope_theta=rope_theta,
-        eos_token_id=tokenizer.eos_token_id,
-        seed=seed,
-    )
+    sizes: dict[str, Any] = {
+        "hidden_size": hidden_size,
+        "num_layers": num_layers,
+        "num_heads": num_heads,
+        "rope_theta": rope_theta,
+        "seed": seed,
+    }
+    if shows_pictures(env, template=template, window=window):
+        add_picture_tokens(tokenizer)
+        save_image_processor(out)
+        model = make_vision_model(tokenizer, vision_layers=vision_layers, **sizes)
+    else:
+        model = make_model(len(tokenizer), eos_token_id=tokenizer.eos_token_id, **sizes)
     hide_progress_bars()
     model.save_pretrained(out)  # type: ignore[operator]
     tokenizer.save_pretrained(out)

@@ -114,8 +114,8 @@ def _of_trajectory(
 def _require_same_prompts(trajectory: Trajectory, boards: Boards, prompts: Sequence[Sequence[int]]) -> None:
     for step, transition in zip(trajectory.steps, trajectory.episode.transitions, strict=True):
         number = boards.keys.get(transition.state_key)
-        if number is None or list(step.prompt_ids) != list(prompts[number]):
+        if number is None or step.pictures or list(step.prompt_ids) != list(prompts[number]):
             raise NotExactError(
-                f"a prompt of trajectory {trajectory.id} is not what its board alone would show, so the "
-                "template tells more than the board"
+                f"a prompt of trajectory {trajectory.id} is not what its board alone would show as text, so "
+                "the template tells more than the board, or shows a picture"
             )

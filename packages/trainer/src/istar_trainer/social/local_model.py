@@ -17,7 +17,7 @@ from istar_envs.sotopia.grammar import ParseError, ProtocolName, parse_action
 from istar_envs.sotopia.language import SotopiaLanguage
 from istar_envs.sotopia.partners.base import PartnerFailed, Reply
 from istar_trainer.config import RunConfig
-from istar_trainer.context import Context, FullContext, WindowContext
+from istar_trainer.context import Context, FullContext, Prompt, WindowContext
 from istar_trainer.model import load_model
 from istar_trainer.sampler import LocalSampler, Request, Sampler
 from istar_trainer.social.dialogues import RULES, Chair, PromptOverflow
@@ -64,11 +64,11 @@ class ModelPlayer:
         self._temperature = temperature
         self._seed = seed
         self._memories: dict[Chair, _Memory] = {}
-        self._prompts: dict[str, list[int]] = {}
+        self._prompts: dict[str, Prompt] = {}
 
     def act_many(self, chairs: Sequence[Chair]) -> list[Reply | PartnerFailed]:
         """Draw a reply on each chair in one batch."""
-        prompts = [self._memory(chair).prompt_ids() for chair in chairs]
+        prompts = [self._memory(chair).prompt().ids for chair in chairs]
         fits = [len(prompt) <= self.prompting.max_prompt_tokens for prompt in prompts]
         requests = [
             Request(prompt, self._seed_of(chair))
@@ -144,7 +144,7 @@ class _Memory:
     """
 
     def __init__(
-        self, chair: Chair, tokenizer: Any, prompting: Prompting, prompts: dict[str, list[int]]
+        self, chair: Chair, tokenizer: Any, prompting: Prompting, prompts: dict[str, Prompt]
     ) -> None:
         world = _World(chair, prompting)
         self._conversation = Conversation(world, template=prompting.template, window=prompting.window)
@@ -156,11 +156,11 @@ class _Memory:
         )
         self._entered: str | None = None
 
-    def prompt_ids(self) -> list[int]:
-        """Return the ids that ask for the next reply."""
+    def prompt(self) -> Prompt:
+        """Return what asks for the next reply."""
         if self._entered is not None:
             self._conversation.respond(self._entered)
-        return self._context.prompt_ids(self._conversation.messages())
+        return self._context.prompt(self._conversation.messages())
 
     def read(self, response_ids: Sequence[int]) -> Reply:
         """Keep a reply and return the action that it is, or why it is none."""
