@@ -136,7 +136,6 @@ def home(tmp_path_factory) -> Path:
         checkpoint={"every": 1},
         eval={"test_tasks": 0},
         learner={"deepspeed": {"settings": divide_all}},
-        prm={"anchor": "ema"},
     )
     return folder
 
