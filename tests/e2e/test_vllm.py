@@ -144,6 +144,7 @@ def test_a_server_that_never_comes_up_leaves_the_last_checkpoint_intact(tmp_path
     assert load_checkpoint(found)[0] == 1
 
 
+@pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:FutureWarning")  # peft reads it
 def test_an_adapter_is_loaded_beside_its_base(tmp_path, python):
     """The sampler itself compares vLLM's logprobs with those of base and adapter, within 0.001."""
     peft = pytest.importorskip("peft", reason="adapters need the package peft")
