@@ -6,11 +6,13 @@ import sys
 
 import pytest
 import torch
+from pydantic import ValidationError
 from safetensors.torch import load_file
 from torch import Tensor
 
 from builders import EOS, FLOAT32, RecordingLearner, assert_same_tensors, make_lm, make_scene
 from istar_envs.errors import ConfigError
+from istar_trainer.config import RunConfig
 from istar_trainer.config_credits import PrmConfig
 from istar_trainer.config_lora import LoraConfig
 from istar_trainer.footprint import recompute_layers
@@ -182,3 +184,14 @@ def test_without_peft_the_message_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "peft", None)
     with pytest.raises(ConfigError, match=r"istar-trainer\[peft\]"):
         make_backbone().adapted()
+
+
+def test_one_base_cannot_be_two_engines():
+    with pytest.raises(ValidationError, match=r"prm.backbone: shared .* not two engines of DeepSpeed"):
+        RunConfig.model_validate(
+            {
+                "model": {"lora": {}},
+                "prm": {"backbone": "shared"},
+                "learner": {"backend": "deepspeed"},
+            }
+        )

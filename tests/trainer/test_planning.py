@@ -308,11 +308,10 @@ def test_the_layout_follows_from_model_learner_and_sampler():
         "model": {"lora": {"rank": 8}, "dtype": "bfloat16", "gradient_checkpointing": True},
         "learner": {"backend": "deepspeed", "deepspeed": {"stage": 2, "offload": "optimizer"}},
         "sampler": {"type": "vllm", "mode": "engine", "sleep": True, "gpu_memory_utilization": 0.4},
-        "prm": {"backbone": "shared"},
     }
     layout = read_layout(RunConfig.model_validate(tree))
     assert (layout.lora.rank, layout.width, layout.checkpointing) == (8, 2, True)
-    assert (layout.stage, layout.offload, layout.shared_prm) == (2, "optimizer", True)
+    assert (layout.stage, layout.offload, layout.shared_prm) == (2, "optimizer", False)
     assert (layout.sampler, layout.sampler_frac, layout.colocated, layout.sleeps) == ("vllm", 0.4, True, True)
 
 

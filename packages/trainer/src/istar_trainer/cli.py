@@ -66,7 +66,7 @@ def _sft(argv: list[str]) -> int:
 
     resume = _take_flag(argv, "--resume")
     config = _config(argv, "istar sft")
-    use_threads(config.threads)
+    use_threads(config.threads, device=config.model.device)
     check_names(config)
     with _joined(config), Progress(_console()) as progress:
         path = prepare_policy(config, open_folder(config, resume=resume), progress)

@@ -39,6 +39,8 @@ class ModelConfig(Section):
 
     path: str | None = None
     """Folder in Hugging Face layout; null builds a tiny model for the environment in the run folder."""
+    device: Literal["cpu", "cuda"] = "cpu"
+    """Where models live; with ``cuda``, each process of a machine takes the GPU of its number."""
     vocab_size: int = Field(default=512, ge=264)
     """Largest vocabulary of the tiny model's tokenizer (ignored with ``path``)."""
     tokenizer_episodes: int = Field(default=50, ge=1)
@@ -207,6 +209,11 @@ class RunConfig(Section):
 
     @model_validator(mode="after")
     def _shared_backbone_has_adapters(self) -> "RunConfig":
+        if self.prm.backbone == "shared" and self.learner.backend == "deepspeed":
+            raise ValueError(
+                "prm.backbone: shared is one model with two learners, and not two engines of DeepSpeed; "
+                "use learner.backend: torch or prm.backbone: separate"
+            )
         if self.prm.backbone == "shared" and (self.model.lora is None or self.prm.init is not None):
             raise ValueError(
                 "prm.backbone: shared makes the reward model an adapter on the policy's frozen weights: it "

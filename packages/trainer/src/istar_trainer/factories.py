@@ -14,6 +14,7 @@ from istar_trainer import config as cfg
 from istar_trainer.config_algorithms import CriticConfig
 from istar_trainer.config_sampler import VllmSamplerConfig
 from istar_trainer.critic import with_value_head
+from istar_trainer.devices import find_device
 from istar_trainer.distributed.ranks import num_ranks
 from istar_trainer.distributed.sharded import ShardedLearner, ShardedModel
 from istar_trainer.distributed.sharing import SharedPlayer
@@ -48,6 +49,7 @@ def load_prepared(
     is_halved = settings.dtype == "bfloat16"
     stored = torch.bfloat16 if is_halved and settings.lora is not None else torch.float32
     model, tokenizer = load_model(model_path, dtype=stored)
+    model = model.to(find_device(settings.device))
     if is_halved and settings.lora is None:
         multiply_in_bfloat16(model)
     model = change(model)

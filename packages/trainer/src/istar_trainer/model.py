@@ -19,6 +19,7 @@ from torch.utils.checkpoint import checkpoint
 from istar_envs.errors import ConfigError
 from istar_trainer.attribution import token_kl
 from istar_trainer.batch import StepBatch
+from istar_trainer.devices import device_of, moved
 from istar_trainer.head import Head, Places, predict, tokens_at_once
 from istar_trainer.losses import token_entropy
 from istar_trainer.packing import pack
@@ -63,9 +64,9 @@ class Forward:
         return self.expand(_by_chunks(lambda _tokens, logits: token_entropy(logits), self))
 
     def expand(self, values: Float[Tensor, " tokens"]) -> Float[Tensor, "rows seq"]:
-        """Put per-token values back where the batch holds the tokens; 0 at other tokens."""
-        placed = torch.zeros(self.mask.shape, dtype=values.dtype, device=values.device)
-        placed[self.mask] = values
+        """Put per-token values back where the batch, which is in main memory, holds the tokens; else 0."""
+        placed = torch.zeros(self.mask.shape, dtype=values.dtype)
+        placed[self.mask] = values.cpu()
         return placed[self.inverse]
 
 
@@ -136,9 +137,10 @@ def forward(
     shown = Shown.of(pictures.view(len(pictures), num_pictures, 2), batch.album)
     if shown is not None or (packing and reads_pictures(model)):
         shown = place(inputs, attention, shown, moves, packed=packing)
+    device = device_of(model)
     with showing(model, shown):
-        states, head = predict(model, inputs, places, temperature=temperature, chunk=chunk)
-    return Forward(states, head, chunk, tokens=ids[mask], mask=mask, inverse=inverse)
+        states, head = predict(model, moved(inputs, device), places, temperature=temperature, chunk=chunk)
+    return Forward(states, head, chunk, tokens=ids[mask].to(device), mask=mask, inverse=inverse)
 
 
 def _padded(

@@ -48,7 +48,7 @@ def run_training(config: RunConfig, *, resume: bool, progress: Progress) -> Path
     Raises:
         IstarError: If a stage cannot be carried out; what was written stays.
     """
-    use_threads(config.threads)
+    use_threads(config.threads, device=config.model.device)
     check_names(config)
     folder = open_folder(config, resume=resume)
     start = prepare_policy(config, folder, progress)
@@ -71,11 +71,11 @@ def run_training(config: RunConfig, *, resume: bool, progress: Progress) -> Path
     return from_main(lambda: build_report(folder.path), "writing of the report")
 
 
-def use_threads(threads: int) -> None:
-    """Set torch's threads and ask it for results that can be repeated bit for bit."""
+def use_threads(threads: int, *, device: str = "cpu") -> None:
+    """Set torch's threads; on CPUs, ask it for results that can be repeated bit for bit."""
     if threads:
         torch.set_num_threads(threads)
-    torch.use_deterministic_algorithms(True)
+    torch.use_deterministic_algorithms(device == "cpu")
 
 
 def check_names(config: RunConfig) -> None:

@@ -15,6 +15,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from istar_envs.seeding import CounterRng
+from istar_trainer.devices import device_of
 from istar_trainer.pictures import PlacedPicture
 from istar_trainer.vision import Shown, place_pictures, rope_positions, showing
 
@@ -185,18 +186,20 @@ class LocalSampler:
         )
         shown = Shown.of(pictures, album)
         positions, ends = rope_positions(attention, shown)
+        device = device_of(self.model)
+        attention = attention.to(device)
         with showing(self.model, shown):
             output = self.model(
-                input_ids=ids,
+                input_ids=ids.to(device),
                 attention_mask=attention,
-                position_ids=positions[0] if shown is None else positions,
+                position_ids=(positions[0] if shown is None else positions).to(device),
                 logits_to_keep=1,
                 use_cache=True,
             )
-        rows = torch.tensor([kinds[prompt] for prompt in prompts])
+        rows = torch.tensor([kinds[prompt] for prompt in prompts], device=device)
         cache = output[self._cache_key]
         cache.batch_select_indices(rows)
-        return output.logits[:, -1][rows], cache, attention[rows], ends[rows]
+        return output.logits[:, -1][rows], cache, attention[rows], ends.to(device)[rows]
 
 
 def _draw(
@@ -208,7 +211,8 @@ def _draw(
         drawn = logprobs.argmax(dim=1)
     else:
         cumulative = logprobs.double().exp().cumsum(dim=1)
-        thresholds = torch.tensor(uniforms, dtype=torch.float64)[:, None] * cumulative[:, -1:]
+        draws = torch.tensor(uniforms, dtype=torch.float64, device=logits.device)
+        thresholds = draws[:, None] * cumulative[:, -1:]
         drawn = torch.searchsorted(cumulative, thresholds, right=True).squeeze(1)
         drawn = drawn.clamp(max=logits.shape[1] - 1)
     return drawn, logprobs.gather(1, drawn[:, None]).squeeze(1)
