@@ -1,5 +1,6 @@
 """Records of episodes: JSON there and back, honest outcomes, pictures by their hash."""
 
+import hashlib
 import json
 from dataclasses import replace
 
@@ -12,6 +13,7 @@ from istar_envs.episode import (
     Episode,
     ImageStore,
     Outcome,
+    RecentImages,
     Transition,
     read_episodes,
     valid_text,
@@ -179,3 +181,14 @@ def test_equal_pictures_are_stored_once(tmp_path):
 def test_a_picture_that_was_never_stored_is_named(tmp_path):
     with pytest.raises(KeyError, match="abc"):
         ImageStore(tmp_path / "images").get("abc")
+
+
+def test_images_in_memory_are_found_by_their_hash_until_there_are_too_many():
+    recent = RecentImages(most=2)
+    keys = [recent.put(png) for png in (b"one", b"two")]
+    assert keys[0] == hashlib.sha256(b"one").hexdigest()
+    assert [recent.get(key) for key in keys] == [b"one", b"two"]
+    newest = recent.put(b"three")
+    assert recent.get(newest) == b"three"
+    with pytest.raises(KeyError):
+        recent.get(keys[0])

@@ -15,6 +15,7 @@ from transformers import AutoImageProcessor, Qwen2VLConfig, Qwen2VLForConditiona
 import istar_envs
 from builders import EOS
 from istar_envs.agent import Conversation
+from istar_envs.episode import read_episodes
 from istar_envs.errors import ConfigError
 from istar_trainer.batch import StepBatch, collate
 from istar_trainer.config_lora import LoraConfig
@@ -382,3 +383,9 @@ def test_a_run_on_pictures_learns_and_leaves_a_policy_that_sees(tmp_path, sees_i
     assert type(model).__name__ == "Qwen2_5_VLForConditionalGeneration"
     batch = batch_of(play(model, tokenizer, window=0, num_tasks=1))
     assert len(batch.album) >= 1
+    report = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
+    assert 'alt="what the agent saw"' in report
+    assert "is not in the run folder" not in report
+    kept = {path.stem for path in (tmp_path / "run" / "images").iterdir()}
+    (last,) = (tmp_path / "run" / "episodes").glob("after.jsonl")
+    assert {t.image for episode in read_episodes(last) for t in episode.transitions} <= kept

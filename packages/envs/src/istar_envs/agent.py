@@ -237,9 +237,8 @@ class Conversation:
     def _keep(self, image: NDArray[np.uint8] | None) -> str | None:
         if image is None:
             return None
-        if self._images is None:
-            return _png_hash(image.tobytes(), image.shape)
-        return self._images.put(_png(image))
+        png = _png(image.tobytes(), image.shape)
+        return hashlib.sha256(png).hexdigest() if self._images is None else self._images.put(png)
 
     def _values(self, step: int) -> dict[str, Any]:
         return {
@@ -271,13 +270,9 @@ class Conversation:
 
 
 @lru_cache(maxsize=512)  # packing takes longer than the rest of a step, and boards are seen again
-def _png_hash(pixels: bytes, shape: tuple[int, ...]) -> str:
-    return hashlib.sha256(_png(np.frombuffer(pixels, np.uint8).reshape(shape))).hexdigest()
-
-
-def _png(image: NDArray[np.uint8]) -> bytes:
+def _png(pixels: bytes, shape: tuple[int, ...]) -> bytes:
     buffer = io.BytesIO()
-    Image.fromarray(image).save(buffer, format="PNG")
+    Image.fromarray(np.frombuffer(pixels, np.uint8).reshape(shape)).save(buffer, format="PNG")
     return buffer.getvalue()
 
 

@@ -206,3 +206,31 @@ class ImageStore:
             return (self.folder / f"{key}.png").read_bytes()
         except FileNotFoundError as error:
             raise KeyError(key) from error
+
+
+class RecentImages(ImageStore):
+    """Images by content hash in memory; all are forgotten when there are too many.
+
+    Args:
+        most: How many are kept.
+    """
+
+    def __init__(self, most: int = 20_000) -> None:
+        self._most = most
+        self._known: dict[str, bytes] = {}
+
+    def put(self, png: bytes) -> str:
+        """Keep PNG bytes and return their SHA-256 in hex."""
+        key = hashlib.sha256(png).hexdigest()
+        if len(self._known) >= self._most:
+            self._known.clear()
+        self._known[key] = png
+        return key
+
+    def get(self, key: str) -> bytes:
+        """Return the PNG bytes of a hash.
+
+        Raises:
+            KeyError: If no such image is kept.
+        """
+        return self._known[key]

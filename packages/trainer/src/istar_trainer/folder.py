@@ -1,10 +1,11 @@
 """A run folder: what a run leaves behind, written so that a crash loses nothing already there.
 
 ``config.json env.json metrics.jsonl eval.jsonl credits.jsonl`` and the folders
-``episodes/ model/ warm_start/ checkpoints/ policy/``; with a model as judge ``judge.jsonl verdicts.sqlite``
-and ``canaries/`` too.
+``episodes/ images/ model/ warm_start/ checkpoints/ policy/``; with a model as judge ``judge.jsonl``,
+``verdicts.sqlite`` and ``canaries/`` too.
 """
 
+import contextlib
 import json
 import os
 import platform
@@ -14,7 +15,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from istar_envs.episode import Episode
+from istar_envs.episode import Episode, ImageStore
 from istar_envs.errors import ConfigError
 from istar_trainer.config import RunConfig
 from istar_trainer.metrics import write_atomically
@@ -75,6 +76,13 @@ class RunFolder:
         (self.path / "episodes").mkdir(exist_ok=True)
         text = "".join(episode.to_json() + "\n" for episode in episodes)
         write_atomically(self.path / "episodes" / f"{label}.jsonl", text)
+
+    def keep_images(self, keys: Iterable[str | None], images: ImageStore) -> None:
+        """Write pictures to ``images/`` by content hash, as far as a store still has them."""
+        kept = ImageStore(self.path / "images")
+        for key in {key for key in keys if key is not None}:
+            with contextlib.suppress(KeyError):
+                kept.put(images.get(key))
 
     def append(self, name: str, records: Iterable[Mapping[str, Any]]) -> None:
         """Append JSON lines to one of the folder's files; they are on disk when this returns."""

@@ -186,6 +186,8 @@ def evaluate_test(run: Run, label: str) -> dict[str, Any]:
     baselines = from_main(play_baselines, "playing of baselines")
     env.close()
     run.folder.keep_episodes(label, result.episodes)
+    seen = (t.image for episode in result.episodes for t in episode.transitions)
+    run.folder.keep_images(seen, run.players["test"].images)
     return run.record_evaluation(result, "test", label, baselines)
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import gymnasium as gym
 
 from istar_envs.agent import Conversation
+from istar_envs.episode import RecentImages
 from istar_envs.errors import IstarError
 from istar_envs.seeding import derive_seed
 from istar_trainer.context import Context, FullContext, Prompt, WindowContext
@@ -65,6 +66,9 @@ class Player:
         template: Prompt template.
         window: Past steps in each prompt; None for the full dialogue.
         max_prompt_tokens: A longer prompt ends the trajectory as truncated.
+
+    Attributes:
+        images: Pictures that were shown lately.
     """
 
     def __init__(
@@ -81,6 +85,7 @@ class Player:
         self._template = template
         self._window = window
         self._max_prompt_tokens = max_prompt_tokens
+        self.images = RecentImages()
         self._envs: list[gym.Env[Any, Any]] = []
         self._prompts: dict[str, Prompt] = {}
         self._texts: dict[tuple[int, ...], str] = {}
@@ -133,7 +138,7 @@ class Player:
         self._envs.clear()
 
     def _start(self, task: Task, number: int, env: gym.Env[Any, Any], seed: int) -> _Attempt:
-        conversation = Conversation(env, template=self._template, window=self._window)
+        conversation = Conversation(env, template=self._template, window=self._window, images=self.images)
         context: Context = (
             FullContext(self._tokenizer)
             if self._window is None

@@ -197,7 +197,10 @@ class Run:
         self.iteration += 1
         is_last = self.iteration == self.config.iterations
         if self.iteration % self.config.eval.every == 0 or is_last:
-            self.folder.append("credits.jsonl", credit_records(record, self.config.shown_trajectories))
+            shown = list(credit_records(record, self.config.shown_trajectories))
+            self.folder.append("credits.jsonl", shown)
+            seen = (t["image"] for line in shown for t in line["episode"]["transitions"])
+            self.folder.keep_images(seen, self.players["train"].images)
             with self.clock("eval"):
                 values |= self.evaluate_dev()
         values |= self.clock.read()
