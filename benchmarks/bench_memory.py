@@ -18,9 +18,9 @@ from istar_trainer.config import RunConfig
 from istar_trainer.config_files import read_tree
 from istar_trainer.factories import make_env
 from istar_trainer.learner import TorchModel
-from istar_trainer.model import load_model
 from istar_trainer.sft import demonstrate, demonstration_batch
 from istar_trainer.tiny import init_tiny
+from istar_trainer.weights import load_model
 
 ROOT = Path(__file__).parents[1]
 ROWS = 96

@@ -45,7 +45,7 @@ def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def tiny_tokenizer(tiny_folder):
     """The tokenizer of ``tiny_folder``."""
-    from istar_trainer.model import load_model
+    from istar_trainer.weights import load_model
 
     return load_model(tiny_folder)[1]
 

@@ -22,7 +22,6 @@ from istar_trainer.config import EnvConfig, RunConfig
 from istar_trainer.config_sampler import VllmSamplerConfig
 from istar_trainer.errors import SamplerFailed
 from istar_trainer.factories import make_env
-from istar_trainer.model import load_model
 from istar_trainer.pipeline import run_training
 from istar_trainer.progress import Progress
 from istar_trainer.sampler import Request
@@ -30,6 +29,7 @@ from istar_trainer.setup import Run
 from istar_trainer.tiny import init_tiny
 from istar_trainer.vllm.build import make_vllm_sampler, text_logprobs
 from istar_trainer.vllm.server import VllmServer
+from istar_trainer.weights import load_model
 from tiny_run import tiny_tree
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.usefixtures("_restore_torch")]

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from istar_trainer.constrained import Choice, JsonWriter, Words, outline
-from istar_trainer.model import load_model
+from istar_trainer.weights import load_model
 
 
 def an_object(**properties):

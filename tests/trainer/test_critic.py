@@ -11,7 +11,7 @@ from istar_trainer.gae import first_token
 from istar_trainer.learner import Optimization
 from istar_trainer.losses import clipped_value_loss
 from istar_trainer.metrics import METRICS
-from istar_trainer.model import load_model
+from istar_trainer.weights import load_model
 
 
 def make_critic(*, lr: float = 1e-2, micro_batch_tokens: int = 10_000, seed: int = 0) -> RecordingLearner:

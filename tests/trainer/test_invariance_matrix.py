@@ -27,10 +27,10 @@ from istar_trainer.config_credits import PrmConfig
 from istar_trainer.credits import CREDITS, BatchOutcomes, CreditParts, make_credit
 from istar_trainer.critic import with_value_head
 from istar_trainer.learner import Optimization
-from istar_trainer.model import load_model
 from istar_trainer.prm import Pairs
 from istar_trainer.rollout import Player, Task
 from istar_trainer.update import PolicyBatch, token_rewards, update_policy
+from istar_trainer.weights import load_model
 
 WORDS = ("up", "down", "left", "right", "jump")
 TOLERANCE = 2e-4

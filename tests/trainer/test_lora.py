@@ -18,9 +18,9 @@ from istar_trainer.config_lora import LoraConfig
 from istar_trainer.footprint import recompute_layers
 from istar_trainer.learner import Optimization, TorchModel
 from istar_trainer.lora import AdaptedModel, Backbone
-from istar_trainer.model import load_model, num_parameters
 from istar_trainer.prm import ImplicitPrm
 from istar_trainer.sampler import LocalSampler, Request
+from istar_trainer.weights import load_model, num_parameters
 
 LORA = LoraConfig(rank=3, alpha=6.0)
 

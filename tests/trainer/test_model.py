@@ -10,15 +10,9 @@ from torch import Tensor, nn
 from builders import EOS, FLOAT32, VOCAB, assert_same_tensors, gradients, make_lm, make_scene, make_trajectory
 from istar_envs.errors import ConfigError
 from istar_trainer.batch import StepBatch, collate
-from istar_trainer.model import (
-    copy_weights,
-    divergence,
-    forward,
-    load_model,
-    load_weights,
-    num_parameters,
-)
+from istar_trainer.model import divergence, forward
 from istar_trainer.records import Step
+from istar_trainer.weights import copy_weights, load_model, load_weights, num_parameters
 
 
 def all_rows(batch: StepBatch) -> Tensor:

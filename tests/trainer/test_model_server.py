@@ -11,9 +11,9 @@ from istar_envs.chat import ChatClient, ChatUnavailable
 from istar_envs.errors import ConfigError
 from istar_trainer.completions import BadRequest, Completer, read_request
 from istar_trainer.context import encode, render
-from istar_trainer.model import load_model
 from istar_trainer.model_server import ModelServer, ServeArgs, open_server
 from istar_trainer.sampler import LocalSampler, Request
+from istar_trainer.weights import load_model
 
 HELLO = [{"role": "user", "content": "hello"}]
 SCHEMA = {"type": "object", "properties": {"score": {"enum": [1, 2]}, "why": {"type": "string"}}}

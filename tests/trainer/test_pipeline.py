@@ -20,11 +20,11 @@ from istar_trainer.checkpoint import list_checkpoints, load_checkpoint
 from istar_trainer.errors import CheckpointMismatch, RolloutError, StaleSnapshot
 from istar_trainer.folder import RunFolder
 from istar_trainer.metrics import METRICS, read_metrics
-from istar_trainer.model import load_model
 from istar_trainer.pipeline import make_once, run_training
 from istar_trainer.progress import Progress
 from istar_trainer.setup import Run, make_run
 from istar_trainer.update import PolicyBatch
+from istar_trainer.weights import load_model
 from tiny_run import tiny_config
 
 pytestmark = pytest.mark.usefixtures("_restore_torch")

@@ -22,9 +22,9 @@ from builders import (
 from istar_judges.pairs import PreferencePair
 from istar_trainer.batch import StepBatch, collate
 from istar_trainer.config_credits import PrmConfig
-from istar_trainer.model import load_weights
 from istar_trainer.prm import ImplicitPrm, Labels, Pairs
 from istar_trainer.records import Step
+from istar_trainer.weights import load_weights
 
 SCORES = ["sum", "mean", "centered_sum", "token_norm"]
 NO_PAIRS = Pairs.of([], [])

@@ -13,11 +13,11 @@ from istar_trainer.config import LearnerConfig
 from istar_trainer.config_algorithms import LossConfig
 from istar_trainer.errors import PromptTooLong, RolloutError
 from istar_trainer.learner import Optimization, TorchLearner
-from istar_trainer.model import load_model
 from istar_trainer.records import Group
 from istar_trainer.rollout import Player, Task, require_enough
 from istar_trainer.sampler import LocalSampler, Request
 from istar_trainer.update import PolicyBatch, update_policy
+from istar_trainer.weights import load_model
 
 TASKS = [Task("t0", 10), Task("t1", 11), Task("t2", 12)]
 

@@ -10,9 +10,9 @@ from torch import nn
 from builders import EOS, FLOAT32, VOCAB, make_learner, make_lm, make_trajectory
 from istar_trainer.batch import collate
 from istar_trainer.learner import Optimization, TorchLearner
-from istar_trainer.model import copy_weights
 from istar_trainer.records import Step
 from istar_trainer.sampler import Completion, LocalSampler, Request
+from istar_trainer.weights import copy_weights
 
 
 def make_sampler(model: nn.Module | None = None, **options) -> LocalSampler:

@@ -10,9 +10,9 @@ from builders import make_learner
 from istar_envs.errors import ConfigError
 from istar_trainer.config import EnvConfig, WarmStartConfig
 from istar_trainer.learner import Optimization, TorchLearner
-from istar_trainer.model import load_model
 from istar_trainer.records import Step
 from istar_trainer.sft import demonstrate, demonstration_batch, warm_start
+from istar_trainer.weights import load_model
 
 STEPS = [Step([3, 4, k], [k, 2], [0.0, 0.0]) for k in range(5, 15)]
 

@@ -7,7 +7,7 @@ import torch
 
 from istar_envs.errors import ConfigError
 from istar_trainer import smollm2
-from istar_trainer.model import load_model, num_parameters
+from istar_trainer.weights import load_model, num_parameters
 
 
 def test_a_folder_that_is_complete_stays_as_it_is(tmp_path, monkeypatch):

@@ -12,8 +12,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 import istar_envs
 from istar_envs.agent import Conversation
 from istar_trainer.context import encode, render
-from istar_trainer.model import copy_weights, load_model
 from istar_trainer.tiny import collect_text, init_tiny, make_model, train_tokenizer
+from istar_trainer.weights import copy_weights, load_model
 
 
 @pytest.fixture(scope="module")

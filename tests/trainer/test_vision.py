@@ -22,7 +22,7 @@ from istar_trainer.config_lora import LoraConfig
 from istar_trainer.context import FullContext, Prompt, WindowContext, encode
 from istar_trainer.learner import Optimization, TorchLearner, TorchModel
 from istar_trainer.lora import Backbone
-from istar_trainer.model import forward, load_model
+from istar_trainer.model import forward
 from istar_trainer.pictures import PictureReader, PlacedPicture, look, reader_of
 from istar_trainer.pipeline import run_training
 from istar_trainer.progress import Progress
@@ -32,6 +32,7 @@ from istar_trainer.sampler import LocalSampler, Request
 from istar_trainer.sft import demonstration_batch
 from istar_trainer.tiny import init_tiny
 from istar_trainer.vision import Shown, pixel_values, place_pictures, rope_positions
+from istar_trainer.weights import load_model
 from tiny_run import tiny_config
 
 CLOSE = 1e-4

@@ -9,9 +9,9 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from builders import FLOAT32, make_lm
-from istar_trainer.model import copy_weights
 from istar_trainer.vllm.build import snapshot_folder, text_logprobs
 from istar_trainer.vllm.snapshots import is_tied, write_snapshot
+from istar_trainer.weights import copy_weights
 
 IDS = [5, 6, 7, 8, 9, 3, 4]
 

@@ -23,10 +23,10 @@ from istar_trainer.footprint import multiply_in_bfloat16, recompute_layers
 from istar_trainer.head import head_of
 from istar_trainer.learner import Optimization, TorchLearner, TorchModel
 from istar_trainer.lora import AdaptedModel, Backbone
-from istar_trainer.model import load_model
 from istar_trainer.rollout import Player
 from istar_trainer.sampler import LocalSampler, PolicySampler
 from istar_trainer.vllm.build import make_vllm_sampler
+from istar_trainer.weights import load_model
 
 
 def make_env(config: cfg.EnvConfig, split: str) -> gym.Env[Any, Any]:

@@ -9,10 +9,10 @@ from istar_envs.seeding import derive_seed
 from istar_trainer.config import RunConfig
 from istar_trainer.evaluate import evaluate, listed_tasks
 from istar_trainer.factories import make_env, make_players
-from istar_trainer.model import load_model
 from istar_trainer.rollout import Player, Task
 from istar_trainer.sampler import LocalSampler
 from istar_trainer.tiny import init_tiny
+from istar_trainer.weights import load_model
 
 
 class TinyOptions(Protocol):

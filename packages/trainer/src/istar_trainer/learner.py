@@ -16,7 +16,8 @@ from torch import Tensor, nn
 
 from istar_trainer.batch import StepBatch, micro_batches
 from istar_trainer.errors import NonFiniteLoss
-from istar_trainer.model import LOGITS_MIB, Forward, copy_weights, forward, load_weights
+from istar_trainer.model import LOGITS_MIB, Forward, forward
+from istar_trainer.weights import copy_weights, load_weights
 
 RowLoss = Callable[[Forward, Int[Tensor, " some"]], Tensor]
 """Maps the forward pass of some rows, and their indices in the batch, to their share of the loss."""

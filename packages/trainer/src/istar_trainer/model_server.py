@@ -20,7 +20,7 @@ from tyro.conf import Positional
 
 from istar_envs.errors import ConfigError, suggest
 from istar_trainer.completions import BadRequest, Completer, Reply, read_request
-from istar_trainer.model import load_model
+from istar_trainer.weights import load_model
 
 logger = logging.getLogger(__name__)
 

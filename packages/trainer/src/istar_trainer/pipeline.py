@@ -21,7 +21,6 @@ from istar_trainer.factories import make_env, make_learner, make_players, make_s
 from istar_trainer.folder import RunFolder
 from istar_trainer.judging import check_judging
 from istar_trainer.learner import Optimization, TorchLearner
-from istar_trainer.model import num_parameters
 from istar_trainer.oracle import require_optimum
 from istar_trainer.pictures import save_tokenizer
 from istar_trainer.progress import Progress
@@ -30,6 +29,7 @@ from istar_trainer.setup import Run, make_run
 from istar_trainer.sft import demonstrate, warm_start
 from istar_trainer.tiny import init_tiny
 from istar_trainer.train import train
+from istar_trainer.weights import num_parameters
 
 logger = logging.getLogger(__name__)
 

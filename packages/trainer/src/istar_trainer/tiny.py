@@ -21,13 +21,13 @@ from torch import nn
 from istar_envs.actions import format_reply
 from istar_envs.agent import Conversation, Message
 from istar_trainer.evaluate import expert_action
-from istar_trainer.model import hide_progress_bars
 from istar_trainer.tiny_vision import (
     add_picture_tokens,
     make_vision_model,
     save_image_processor,
     shows_pictures,
 )
+from istar_trainer.weights import hide_progress_bars
 
 _END = "<|im_end|>"
 _PAD = "<|endoftext|>"
@@ -204,7 +204,7 @@ def init_tiny(
         seed: Seed of the weights.
 
     Returns:
-        ``out``, a folder that ``istar_trainer.model.load_model`` loads.
+        ``out``, a folder that ``istar_trainer.weights.load_model`` loads.
     """
     texts = collect_text(env, template=template, window=window, episodes=episodes)
     tokenizer = train_tokenizer(texts, vocab_size=vocab_size)

@@ -29,12 +29,12 @@ from istar_trainer.credits import BatchOutcomes, CreditParts
 from istar_trainer.factories import load_reference, make_env, make_learner
 from istar_trainer.folder import RunFolder
 from istar_trainer.learner import Learner, Optimization
-from istar_trainer.model import load_model
 from istar_trainer.prm import Pairs
 from istar_trainer.progress import Progress
 from istar_trainer.records import Group
 from istar_trainer.rollout import Task, require_enough
 from istar_trainer.setup import Run, make_run
+from istar_trainer.weights import load_model
 
 
 @dataclass(frozen=True, slots=True)

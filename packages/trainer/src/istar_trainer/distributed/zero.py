@@ -21,7 +21,7 @@ from istar_trainer.distributed.ranks import at, num_ranks, own_rank
 from istar_trainer.distributed.sharded import ShardedLearner
 from istar_trainer.errors import NonFiniteLoss
 from istar_trainer.learner import Optimization
-from istar_trainer.model import num_parameters
+from istar_trainer.weights import num_parameters
 
 _MOMENTS = ("exp_avg", "exp_avg_sq")
 _LARGEST_BUCKET = 500_000_000

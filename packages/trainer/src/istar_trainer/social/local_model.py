@@ -18,9 +18,9 @@ from istar_envs.sotopia.language import SotopiaLanguage
 from istar_envs.sotopia.partners.base import PartnerFailed, Reply
 from istar_trainer.config import RunConfig
 from istar_trainer.context import Context, FullContext, Prompt, WindowContext
-from istar_trainer.model import load_model
 from istar_trainer.sampler import LocalSampler, Request, Sampler
 from istar_trainer.social.dialogues import RULES, Chair, PromptOverflow
+from istar_trainer.weights import load_model
 
 
 @dataclass(frozen=True, slots=True)
