@@ -19,9 +19,11 @@ import torch
 from istar_trainer import doctor
 from istar_trainer.checkpoint import list_checkpoints, load_checkpoint
 from istar_trainer.config import EnvConfig, RunConfig
+from istar_trainer.config_lora import LoraConfig
 from istar_trainer.config_sampler import VllmSamplerConfig
 from istar_trainer.errors import SamplerFailed
 from istar_trainer.factories import make_env
+from istar_trainer.lora import Backbone
 from istar_trainer.pipeline import run_training
 from istar_trainer.progress import Progress
 from istar_trainer.sampler import Request
@@ -147,17 +149,17 @@ def test_a_server_that_never_comes_up_leaves_the_last_checkpoint_intact(tmp_path
 @pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:FutureWarning")  # peft reads it
 def test_an_adapter_is_loaded_beside_its_base(tmp_path, python):
     """The sampler itself compares vLLM's logprobs with those of base and adapter, within 0.001."""
-    peft = pytest.importorskip("peft", reason="adapters need the package peft")
     env = make_env(EnvConfig(), "train")
     shape = {"hidden_size": 64, "num_layers": 2, "num_heads": 2}
     path = init_tiny(env, tmp_path / "base", template="bare-v1", window=0, **shape, seed=0)
     env.close()
     base, tokenizer = load_model(path)
     before = text_logprobs(base, range(5, 30))
-    lora = peft.LoraConfig(r=8, lora_alpha=64, target_modules=["q_proj", "v_proj"], init_lora_weights=False)
-    model = peft.get_peft_model(base, lora)
+    model = Backbone(
+        base, LoraConfig(rank=3, alpha=24, target_modules=("q_proj", "v_proj")), seed=0
+    ).adapted()
     sampler = make_vllm_sampler(
-        VllmSamplerConfig(python=python, env=SMALL, dtype="float32", max_lora_rank=8),
+        VllmSamplerConfig(python=python, env=SMALL, dtype="float32"),
         model,
         path,
         tmp_path / "run",
@@ -166,12 +168,13 @@ def test_an_adapter_is_loaded_beside_its_base(tmp_path, python):
         max_new_tokens=8,
     )
     requests = [Request(list(range(5, 30)), seed) for seed in range(8)]
+    noise = torch.Generator().manual_seed(0)
     try:
         for snapshot_id in (1, 2):
             with torch.no_grad():
                 for parameter in model.parameters():
                     if parameter.requires_grad:
-                        parameter.mul_(1.5)
+                        parameter.add_(torch.randn(parameter.shape, generator=noise))
             sampler.load(model.state_dict(), snapshot_id)
             replies = sampler.generate(requests, temperature=1.0)
             after = text_logprobs(model, range(5, 30))

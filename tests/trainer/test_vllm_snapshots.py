@@ -9,9 +9,11 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from builders import FLOAT32, make_lm
+from istar_trainer.config_lora import LoraConfig
+from istar_trainer.lora import Backbone
 from istar_trainer.vllm.build import snapshot_folder, text_logprobs
 from istar_trainer.vllm.snapshots import is_tied, write_snapshot
-from istar_trainer.weights import copy_weights
+from istar_trainer.weights import copy_weights, load_weights
 
 IDS = [5, 6, 7, 8, 9, 3, 4]
 
@@ -69,3 +71,21 @@ def test_runs_that_share_a_folder_for_snapshots_do_not_meet_there(tmp_path):
     assert one != other
     assert one.parent == other.parent == Path("/dev/shm/istar")
     assert snapshot_folder(None, tmp_path) == tmp_path.resolve() / "snapshots"
+
+
+@pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing.:FutureWarning")
+def test_of_a_model_with_an_adapter_the_adapter_alone_is_written_in_the_layout_of_peft(tmp_path):
+    from peft import PeftModel
+
+    model = Backbone(make_lm(layers=2), LoraConfig(rank=3), seed=0).adapted()
+    assert not is_tied(model)
+    moved = {name: torch.full_like(value, 0.1) for name, value in model.state_dict().items()}
+    write_snapshot(model, moved, tmp_path, dtype="auto")
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "adapter_config.json",
+        "adapter_model.safetensors",
+    ]
+    again = PeftModel.from_pretrained(make_lm(layers=2), tmp_path)
+    assert text_logprobs(again, IDS) != pytest.approx(text_logprobs(model, IDS), abs=1e-3)
+    load_weights(model, moved)
+    assert text_logprobs(again, IDS) == pytest.approx(text_logprobs(model, IDS), abs=FLOAT32)

@@ -39,7 +39,7 @@ class VllmSamplerConfig(Section):
     env: dict[str, str] = Field(default_factory=dict)
     """Environment variables of the server, such as ``CUDA_VISIBLE_DEVICES``."""
     max_lora_rank: int = Field(default=0, ge=0)
-    """Largest rank of LoRA adapters to be ready for; 0 if the policy is not trained through an adapter."""
+    """Largest rank of LoRA adapters to be ready for; 0 for that of ``model.lora``, if there is one."""
     sleep: bool = False
     """Whether vLLM leaves the GPU's memory to the learner while nothing is sampled (CUDA and ROCm only)."""
     sync_dir: Path | None = None

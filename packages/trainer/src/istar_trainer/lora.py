@@ -193,11 +193,16 @@ class AdaptedModel(nn.Module):
         if self.name is not None:
             self.save_adapter(Path(out) / "adapter")
 
-    def save_adapter(self, out: str | Path) -> None:
-        """Save the adapter alone in the layout of peft."""
+    @property
+    def rank(self) -> int:
+        """The adapter's rank."""
+        return int(cast(Any, self.base).peft_config[self.name].r)
+
+    def save_adapter(self, out: str | Path, state: dict[str, Any] | None = None) -> None:
+        """Save the adapter alone in the layout of peft, with weights of another moment if they are given."""
         folder = Path(out)
         folder.mkdir(parents=True, exist_ok=True)
         config = cast(Any, self.base).peft_config[self.name]
         config.save_pretrained(folder)
-        weights = {f"base_model.model.{n}": v.contiguous() for n, v in self.state_dict().items()}
+        weights = {f"base_model.model.{n}": v.contiguous() for n, v in (state or self.state_dict()).items()}
         save_file(weights, folder / "adapter_model.safetensors", metadata={"format": "pt"})

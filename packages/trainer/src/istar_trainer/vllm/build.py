@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from istar_trainer.config_sampler import VllmSamplerConfig
+from istar_trainer.lora import AdaptedModel
 from istar_trainer.vllm.engine import VllmEngine
 from istar_trainer.vllm.process import ServerProcess
 from istar_trainer.vllm.sampler import VllmSampler
@@ -19,6 +20,9 @@ from istar_trainer.vllm.wire import engine_arguments
 _COARSE = 0.1
 _PROBE_BANDS = {"float32": 1e-3}
 """Mean |Δ logprob| in nats that arithmetic alone explains; measured 3e-7 in fp32 and 0.01 in bf16."""
+
+_LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
+"""Ranks that vLLM can be made ready for."""
 
 
 def make_vllm_sampler(
@@ -35,13 +39,16 @@ def make_vllm_sampler(
 
     Args:
         config: The section ``sampler``.
-        model: The learner's model; a PEFT model hands over its adapter only.
+        model: The learner's model; one with an adapter hands over that only.
         model_path: Folder that it was loaded from, with the tokenizer.
         run_dir: Run folder, for the server's log and, by default, the snapshots.
         eos_token_id: Token that ends a reply.
         max_prompt_tokens: Longest prompt.
         max_new_tokens: Longest reply.
     """
+    if isinstance(model, AdaptedModel):
+        ready_for = next(rank for rank in _LORA_RANKS if rank >= max(model.rank, config.max_lora_rank))
+        config = config.model_copy(update={"max_lora_rank": ready_for})
     arguments = partial(
         engine_arguments, config, tokenizer=model_path, max_tokens=max_prompt_tokens + max_new_tokens
     )

@@ -12,6 +12,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from istar_trainer.lora import AdaptedModel
+
 _OUTPUT = "lm_head.weight"
 _SINGLE = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
@@ -19,21 +21,25 @@ _EXTRA = "model-output.safetensors"
 
 
 def is_tied(model: Any) -> bool:
-    """Whether a Hugging Face model without adapters has one matrix for embeddings and output."""
-    return not hasattr(model, "peft_config") and bool(getattr(model.config, "tie_word_embeddings", False))
+    """Whether a model that is handed over whole has one matrix for embeddings and output."""
+    return not isinstance(model, AdaptedModel) and bool(getattr(model.config, "tie_word_embeddings", False))
 
 
 def write_snapshot(model: Any, weights: dict[str, Tensor], folder: Path, *, dtype: str) -> None:
     """Save weights of a model as its own library lays them out.
 
     Args:
-        model: Hugging Face or PEFT model; decides the layout, not the values.
+        model: Hugging Face model, or one with an adapter, which alone is written; decides the layout, not the
+            values.
         weights: Values by the names of its ``state_dict``.
         folder: Where to write.
         dtype: Precision to write; ``auto`` keeps theirs.
     """
     if dtype != "auto":
         weights = _cast(weights, getattr(torch, dtype))
+    if isinstance(model, AdaptedModel):
+        model.save_adapter(folder, weights)
+        return
     model.save_pretrained(folder, state_dict=dict(weights))  # which it takes names out of
     if is_tied(model) and _OUTPUT in weights:
         _untie(folder, weights[_OUTPUT].detach().contiguous())
