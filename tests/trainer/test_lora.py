@@ -186,12 +186,14 @@ def test_without_peft_the_message_says_what_to_install(monkeypatch):
         make_backbone().adapted()
 
 
-def test_one_base_cannot_be_two_engines():
-    with pytest.raises(ValidationError, match=r"prm.backbone: shared .* not two engines of DeepSpeed"):
-        RunConfig.model_validate(
-            {
-                "model": {"lora": {}},
-                "prm": {"backbone": "shared"},
-                "learner": {"backend": "deepspeed"},
-            }
-        )
+@pytest.mark.parametrize(
+    ("prm", "deepspeed", "message"),
+    [
+        ({"backbone": "shared"}, {"stage": 1}, "not two engines of DeepSpeed"),
+        ({}, {"stage": 3}, "use stage 1 or 2"),
+    ],
+)
+def test_what_adapters_and_deepspeed_cannot_do_together_is_refused(prm, deepspeed, message):
+    learner = {"backend": "deepspeed", "deepspeed": deepspeed}
+    with pytest.raises(ValidationError, match=message):
+        RunConfig.model_validate({"model": {"lora": {}}, "prm": prm, "learner": learner})

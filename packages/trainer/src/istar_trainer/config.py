@@ -222,6 +222,16 @@ class RunConfig(Section):
         return self
 
     @model_validator(mode="after")
+    def _adapters_have_a_whole_base(self) -> "RunConfig":
+        learner = self.learner
+        if self.model.lora is not None and (learner.backend, learner.deepspeed.stage) == ("deepspeed", 3):
+            raise ValueError(
+                "model.lora adapts a whole base in every process, which learner.deepspeed.stage: 3 divides; "
+                "use stage 1 or 2, or learner.backend: torch"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _judge_has_a_model(self) -> "RunConfig":
         if (self.verifier == "llm") != bool(self.judge.model):
             raise ValueError(

@@ -21,6 +21,7 @@ from istar_trainer.factories import make_env, make_learner, make_players, make_s
 from istar_trainer.folder import RunFolder
 from istar_trainer.judging import check_judging
 from istar_trainer.learner import Optimization, TorchLearner
+from istar_trainer.lora import AdaptedModel
 from istar_trainer.oracle import require_optimum
 from istar_trainer.pictures import save_tokenizer
 from istar_trainer.progress import Progress
@@ -206,7 +207,11 @@ def save_policy(run: Run, start: Path) -> None:
 def save_weights(learner: TorchLearner, out: Path) -> None:
     """Save a learner's model in Hugging Face layout; all processes take part, the main one writes."""
     weights = learner.weights()
-    if is_main():
+    if not is_main():
+        return
+    if isinstance(learner.model, AdaptedModel):
+        learner.model.save_pretrained(out)
+    else:
         learner.model.save_pretrained(out, state_dict=weights)  # type: ignore[operator]
 
 
