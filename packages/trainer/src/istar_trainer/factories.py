@@ -20,6 +20,7 @@ from istar_trainer.lora import AdaptedModel, Backbone
 from istar_trainer.model import load_model
 from istar_trainer.rollout import Player
 from istar_trainer.sampler import LocalSampler
+from istar_trainer.vision import freeze_vision
 
 
 def make_env(config: cfg.EnvConfig, split: str) -> gym.Env[Any, Any]:
@@ -35,13 +36,15 @@ def load_prepared(
 
     Args:
         model_path: Folder in Hugging Face layout.
-        config: Adapters, arithmetic, recomputation.
+        config: Adapters, arithmetic, recomputation, whether the vision tower learns.
         change: Applied to the plain model first.
     """
     settings = config.model
     is_halved = settings.dtype == "bfloat16"
     stored = torch.bfloat16 if is_halved and settings.lora is not None else torch.float32
     model, tokenizer = load_model(model_path, dtype=stored)
+    if settings.freeze_vision:
+        freeze_vision(model)
     if is_halved and settings.lora is None:
         multiply_in_bfloat16(model)
     model = change(model)
