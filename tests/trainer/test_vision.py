@@ -31,7 +31,7 @@ from istar_trainer.rollout import Player, Task
 from istar_trainer.sampler import LocalSampler, Request
 from istar_trainer.sft import demonstration_batch
 from istar_trainer.tiny import init_tiny
-from istar_trainer.vision import Shown, pixel_values, place_pictures, rope_positions
+from istar_trainer.vision import Shown, freeze_vision, pixel_values, place_pictures, rope_positions
 from istar_trainer.weights import load_model
 from tiny_run import tiny_config
 
@@ -344,6 +344,25 @@ def test_the_vision_tower_learns(folders):
     learner = TorchLearner(model, Optimization(1e-3, 0.0, 1.0), temperature=1.0, micro_batch_tokens=100)
     learner.backward(batch, lambda out, _rows: out.logprobs().sum())
     assert all(p.grad is not None and p.grad.any() for p in model.model.visual.parameters() if p.dim() > 1)
+
+
+def test_a_frozen_vision_tower_stays_as_it_was(folders):
+    model, tokenizer = load_model(folders["qwen2_5_vl"])
+    freeze_vision(model)
+    batch = batch_of(play(model, tokenizer, window=0))
+    learner = TorchLearner(model, Optimization(1e-3, 0.1, 1.0), temperature=1.0, micro_batch_tokens=400)
+    before = learner.snapshot()
+    learner.backward(batch, lambda out, _rows: out.logprobs().sum())
+    learner.step()
+    moved = {name for name, value in learner.snapshot().items() if not torch.equal(value, before[name])}
+    assert moved == {name for name in before if ".visual." not in name}
+
+
+def test_freezing_what_is_not_there_or_has_adapters_is_refused(tiny_folder, tmp_path):
+    with pytest.raises(ConfigError, match=r"freeze_vision: the model reads no pictures"):
+        freeze_vision(load_model(tiny_folder)[0])
+    with pytest.raises(ValueError, match=r"freeze_vision with model\.lora"):
+        tiny_config(tmp_path, model={"freeze_vision": True, "lora": {"rank": 2}})
 
 
 def test_a_blind_prm_reads_the_prompt_without_the_tokens_of_pictures(folders, tokenizer, reader):

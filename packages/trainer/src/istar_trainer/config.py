@@ -53,6 +53,9 @@ class ModelConfig(Section):
     """Attention heads of the tiny model (ignored with ``path``)."""
     vision_layers: int = Field(default=1, ge=1)
     """Layers of the tiny model's vision tower, if the environment shows pictures (ignored with ``path``)."""
+    freeze_vision: bool = False
+    """Leave the vision tower as it is, in every model of the run. A tiny one of random weights tells tiles
+    apart from the start, and unlearns it at the rates that tiny models want."""
     rope_theta: float = Field(default=30.0, gt=1)
     """Base of the tiny model's rotary wavelengths, about 4 × base tokens at most (ignored with ``path``)."""
     lora: LoraConfig | None = None
@@ -228,6 +231,15 @@ class RunConfig(Section):
             raise ValueError(
                 "model.lora adapts a whole base in every process, which learner.deepspeed.stage: 3 divides; "
                 "use stage 1 or 2, or learner.backend: torch"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _vision_is_frozen_once(self) -> "RunConfig":
+        if self.model.freeze_vision and self.model.lora is not None:
+            raise ValueError(
+                "model.freeze_vision with model.lora: adapters leave all weights as they are and go where "
+                "model.lora.target_modules says; name layers there that the vision tower does not have"
             )
         return self
 

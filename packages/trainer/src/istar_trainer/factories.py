@@ -25,6 +25,7 @@ from istar_trainer.learner import Optimization, TorchLearner, TorchModel
 from istar_trainer.lora import AdaptedModel, Backbone
 from istar_trainer.rollout import Player
 from istar_trainer.sampler import LocalSampler, PolicySampler
+from istar_trainer.vision import freeze_vision
 from istar_trainer.vllm.build import make_vllm_sampler
 from istar_trainer.weights import load_model
 
@@ -42,7 +43,7 @@ def load_prepared(
 
     Args:
         model_path: Folder in Hugging Face layout.
-        config: Adapters, arithmetic, recomputation.
+        config: Adapters, arithmetic, recomputation, whether the vision tower learns.
         change: Applied to the plain model first.
     """
     settings = config.model
@@ -50,6 +51,8 @@ def load_prepared(
     stored = torch.bfloat16 if is_halved and settings.lora is not None else torch.float32
     model, tokenizer = load_model(model_path, dtype=stored)
     model = model.to(find_device(settings.device))
+    if settings.freeze_vision:
+        freeze_vision(model)
     if is_halved and settings.lora is None:
         multiply_in_bfloat16(model)
     model = change(model)

@@ -13,6 +13,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from istar_envs.errors import ConfigError
 from istar_trainer.pictures import Picture, PlacedPicture
 
 Moves = tuple[Int[Tensor, "rows seq"], Int[Tensor, "rows seq"]]
@@ -96,6 +97,17 @@ def reads_pictures(model: nn.Module) -> bool:
     return hasattr(model.config, "vision_config")
 
 
+def freeze_vision(model: nn.Module) -> None:
+    """Keep the vision tower of a model from learning, in place.
+
+    Raises:
+        ConfigError: If it has none.
+    """
+    if not reads_pictures(model):
+        raise ConfigError("model.freeze_vision: the model reads no pictures. Leave it out.")
+    _with_tower(model).visual.requires_grad_(False)
+
+
 def place(
     inputs: dict[str, Any],
     attention: Int[Tensor, "rows seq"],
@@ -143,7 +155,7 @@ def showing(model: nn.Module, shown: Shown | None) -> Iterator[None]:
     if shown is None:
         yield
         return
-    inner: Any = next(module for module in model.modules() if hasattr(module, "visual"))
+    inner = _with_tower(model)
 
     def hook(
         _embedding: nn.Module, _arguments: object, embeddings: Float[Tensor, "rows seq width"]
@@ -191,6 +203,11 @@ def pixel_values(pictures: Sequence[Picture]) -> Float[Tensor, "patches values"]
     scaled = pixels.view(len(pixels), len(form.mean), 1, -1) / 255
     scaled = (scaled - torch.tensor(form.mean)[:, None, None]) / torch.tensor(form.std)[:, None, None]
     return scaled.expand(-1, -1, form.frames, -1).flatten(1)
+
+
+def _with_tower(model: nn.Module) -> Any:
+    """Find the part that has both the vision tower and the embeddings."""
+    return next(module for module in model.modules() if hasattr(module, "visual"))
 
 
 def _features(inner: Any, pictures: Sequence[Picture]) -> Float[Tensor, "tokens width"]:
