@@ -4,11 +4,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from fake_vllm import FakeVllm, NumberBrain
+from istar_envs.errors import ConfigError
 from istar_trainer.errors import SamplerFailed, StaleSnapshot
+from istar_trainer.pictures import Picture, PixelFormat, PlacedPicture
 from istar_trainer.sampler import Completion, Request
 from istar_trainer.vllm.sampler import VllmSampler
 from istar_trainer.vllm.server import VllmServer
@@ -230,6 +233,15 @@ def test_a_server_that_hangs_at_the_start_is_given_up_in_time(hall, learner, tmp
     with pytest.raises(SamplerFailed, match=r"not up after 0\.3 s \(sampler\.start_timeout_s\)"):
         sampler.generate(REQUESTS, temperature=1.0)
     sampler.close()
+
+
+def test_pictures_are_refused_before_anything_is_drawn(sampler, hall):
+    pixels = PixelFormat(patch=1, merge=1, frames=1, mean=(0.0,), std=(1.0,))
+    picture = Picture("dot", (1, 1), np.zeros((1, 1), dtype=np.uint8), pixels)
+    seen = Request([5, 6], 0, pictures=(PlacedPicture(picture, 1),))
+    with pytest.raises(ConfigError, match=r"these prompts show pictures\. Use sampler: local"):
+        sampler.generate([*REQUESTS, seen], temperature=1.0)
+    assert not hall.servers
 
 
 def test_a_refused_request_says_what_the_server_said(sampler, hall):

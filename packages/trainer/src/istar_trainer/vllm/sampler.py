@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from safetensors import SafetensorError
 from torch import Tensor
 
+from istar_envs.errors import ConfigError
 from istar_trainer.errors import SamplerFailed, StaleSnapshot
 from istar_trainer.sampler import Completion, Request
 from istar_trainer.vllm.wire import SamplerDown, sampling_parameters
@@ -166,9 +167,15 @@ class VllmSampler:
         """Draw one reply per request, in the order of the requests.
 
         Raises:
+            ConfigError: If a prompt shows pictures.
             SamplerFailed: If vLLM refuses a request, does not come up, or crashes too often.
             StaleSnapshot: If it draws from other weights than the present snapshot.
         """
+        if any(request.pictures for request in requests):
+            raise ConfigError(
+                "sampler: vllm reads token ids only, and these prompts show pictures. Use sampler: local, or a "
+                "template without pictures."
+            )
         done: dict[int, Completion] = {}
         crashes = 0
         while len(done) < len(requests):
