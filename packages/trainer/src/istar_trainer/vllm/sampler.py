@@ -173,8 +173,8 @@ class VllmSampler:
         """
         if any(request.pictures for request in requests):
             raise ConfigError(
-                "sampler: vllm reads token ids only, and these prompts show pictures. Use sampler: local, or a "
-                "template without pictures."
+                "sampler: vllm reads token ids only, and these prompts show pictures. Use sampler: local, or "
+                "a template without pictures."
             )
         done: dict[int, Completion] = {}
         crashes = 0
