@@ -123,7 +123,7 @@ def test_a_refused_action_keeps_its_number_free(client):
 def test_steps_before_the_first_reset_and_after_the_end_need_a_reset(client):
     session = opened(client, options={"max_steps": 1})
     refused(step(client, session, 1), 409, "ResetNeeded")
-    client.post(f"{session}/reset", json={"sequence": 1})
+    client.post(f"{session}/reset", json={"sequence": 1, "seed": 0})
     assert step(client, session, 2).json["truncated"] is True
     refused(step(client, session, 3), 409, "ResetNeeded")
     assert client.post(f"{session}/reset", json={"sequence": 3}).status_code == 200
