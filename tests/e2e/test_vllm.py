@@ -3,7 +3,6 @@
 The environment with vLLM's CPU build is made by ``scripts/make_vllm_venv.sh`` on first use.
 """
 
-import fcntl
 import json
 import os
 import signal
@@ -32,10 +31,10 @@ from istar_trainer.tiny import init_tiny
 from istar_trainer.vllm.build import make_vllm_sampler, text_logprobs
 from istar_trainer.vllm.server import VllmServer
 from istar_trainer.weights import load_model
+from made_environment import made_by
 from tiny_run import tiny_tree
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.usefixtures("_restore_torch")]
-ROOT = Path(__file__).parents[2]
 SMALL = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"}
 BF16_MEAN, BF16_MAX = 0.03, 0.3
 """|Δ logprob| in nats that bf16 explains; 0.010 and 0.055 were measured."""
@@ -43,23 +42,8 @@ BF16_MEAN, BF16_MAX = 0.03, 0.3
 
 @pytest.fixture(scope="module")
 def python() -> Path:
-    """An interpreter with vLLM, made by one test process on first use; skips without an index."""
-    folder = ROOT / ".venv-vllm"
-    folder.mkdir(exist_ok=True)
-    with (folder / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        command = [ROOT / "scripts/make_vllm_venv.sh", folder]
-        done = subprocess.run(
-            command,
-            env={**os.environ, "PYTHON": sys.executable},
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=1800,
-        )
-    if done.returncode:
-        pytest.skip(f"vLLM cannot be installed: {done.stderr.strip().splitlines()[-1]}")
-    return folder / "bin/python"
+    """An interpreter with vLLM."""
+    return made_by("make_vllm_venv.sh", ".venv-vllm")
 
 
 def tree(run_dir: Path, **sampler: Any) -> dict[str, Any]:

@@ -5,11 +5,10 @@ import sys
 from pathlib import Path
 
 import trl
+from interop_game import plan
 from sokoban_grpo import trainer
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM, set_seed
-
-import istar_envs
 
 SEED = 0
 EXPERT_ROWS = 2
@@ -28,20 +27,6 @@ def byte_tokenizer() -> PreTrainedTokenizerFast:
     fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=marks[1], pad_token=marks[1])
     fast.chat_template = template.read_text(encoding="utf-8")
     return fast
-
-
-def plan(seed: int) -> tuple[list[str], float]:
-    """The expert's moves, and what the game is worth with them."""
-    env = istar_envs.make("istar/Sokoban-v0")
-    env.reset(seed=seed)
-    moves, total, is_over = [], 0.0, False
-    while not is_over:
-        action = env.unwrapped.expert_action()
-        moves.append(env.unwrapped.language.name(action))
-        _, reward, terminated, truncated, _ = env.step(action)
-        total += float(reward)
-        is_over = terminated or truncated
-    return moves, total
 
 
 def main() -> None:

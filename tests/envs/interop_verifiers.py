@@ -8,27 +8,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import istar_taskset
 import verifiers.v1 as vf
+from interop_game import SOKOBAN, plan
 from verifiers.v1.clients import EvalClientConfig, ModelContext
 from verifiers.v1.utils.loaders import load_environment
 
-import istar_envs
-
 SEED = 3
-NAME = "istar/Sokoban-v0"
-
-
-def plan() -> tuple[list[str], float]:
-    """The expert's moves, and what the game is worth with them."""
-    env = istar_envs.make(NAME)
-    env.reset(seed=SEED)
-    moves, total, is_over = [], 0.0, False
-    while not is_over:
-        action = env.unwrapped.expert_action()
-        moves.append(env.unwrapped.language.name(action))
-        _, reward, terminated, truncated, _ = env.step(action)
-        total += float(reward)
-        is_over = terminated or truncated
-    return moves, total
 
 
 def model(moves: list[str]) -> ThreadingHTTPServer:
@@ -65,7 +49,7 @@ async def rollout(base_url: str) -> tuple[vf.Episode, int]:
     """Roll the first task out; returns the episode and the number of tasks."""
     player = {"harness": {"id": "null"}, "runtime": {"type": "subprocess"}}
     taskset = istar_taskset.IstarConfig(
-        id="istar-taskset", env=NAME, template="act-v1", first_seed=SEED, num_tasks=3
+        id="istar-taskset", env=SOKOBAN, template="act-v1", first_seed=SEED, num_tasks=3
     )
     env = load_environment(istar_taskset.IstarEnvConfig(taskset=taskset, player=player))
     client = EvalClientConfig(base_url=base_url, api_key_var="NO_KEY")
@@ -78,7 +62,7 @@ async def rollout(base_url: str) -> tuple[vf.Episode, int]:
 
 def main() -> None:
     """Roll one task out and print what the trace says."""
-    moves, total = plan()
+    moves, total = plan(SEED)
     server = model(moves)
     episode, tasks = asyncio.run(rollout(f"http://127.0.0.1:{server.server_port}/v1"))
     trace = episode.traces[0]

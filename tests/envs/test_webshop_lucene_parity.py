@@ -1,10 +1,7 @@
 """The own search ranks exactly as Lucene does: the same fifty products in the same order, ties included."""
 
-import fcntl
 import json
-import os
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +16,6 @@ from istar_envs.webshop.search import Bm25
 from official_data import WEBSHOP, needs_webshop
 
 pytestmark = pytest.mark.slow
-ROOT = Path(__file__).parents[2]
 NUM_QUERIES = 600
 SCRIPTS = [
     "café",
@@ -45,14 +41,8 @@ CHANCES /= CHANCES.sum()
 
 @pytest.fixture(scope="module")
 def lucene_python() -> Path:
-    """The interpreter of an environment with Lucene, made on first use by one test process."""
-    folder = ROOT / ".venv-lucene"
-    folder.mkdir(exist_ok=True)
-    with (folder / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        command = [ROOT / "scripts/lucene_env.sh", folder]
-        subprocess.run(command, check=True, env={**os.environ, "PYTHON": sys.executable}, timeout=600)
-    return folder / "bin/python"
+    """An interpreter with Lucene."""
+    return made_by("lucene_env.sh", ".venv-lucene")
 
 
 def assert_same_rankings(python: Path, store: Path, queries: list[str]) -> None:

@@ -44,6 +44,10 @@ def test_a_fresh_critic_expects_nothing(tiny_folder):
     assert model.get_input_embeddings().weight.ne(0).any()
 
 
+def test_the_head_is_where_the_model_is():
+    assert with_value_head(make_lm().to("meta")).get_output_embeddings().weight.device.type == "meta"
+
+
 def test_the_value_at_a_token_is_that_of_the_state_before_it():
     scene, critic = make_scene(), make_critic()
     values = state_values(critic, scene.batch)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from istar_trainer.batch import StepBatch
 from istar_trainer.config import LearnerConfig
+from istar_trainer.devices import device_of
 from istar_trainer.learner import LanguageModel, Learner
 from istar_trainer.losses import aggregate, clipped_value_loss
 from istar_trainer.model import Forward
@@ -30,7 +31,7 @@ class ValueHead(nn.Linear):
 def with_value_head(model: nn.Module) -> nn.Module:
     """Replace a causal LM's head in place by one output, which starts at 0; returns the model."""
     language_model = cast(Any, model)
-    head = ValueHead(language_model.config.get_text_config().hidden_size, 1)
+    head = ValueHead(language_model.config.get_text_config().hidden_size, 1, device=device_of(model))
     nn.init.zeros_(head.weight)
     nn.init.zeros_(head.bias)
     language_model.set_output_embeddings(head)

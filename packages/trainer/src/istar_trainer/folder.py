@@ -26,6 +26,7 @@ _LEARNER_KEYS = ("backend", "watchdog_s")
 _FREE = {
     "iterations",
     "run_dir",
+    "model.device",
     *(f"judge.{key}" for key in _JUDGE_KEYS),
     *(f"learner.{key}" for key in _LEARNER_KEYS),
 }
