@@ -13,6 +13,7 @@ from istar_envs.webshop.goals import GoalBook
 from istar_envs.webshop.official import read_official
 from istar_envs.webshop.products import Product
 from istar_envs.webshop.search import Bm25
+from made_environment import made_by
 from official_data import WEBSHOP, needs_webshop
 
 pytestmark = pytest.mark.slow
