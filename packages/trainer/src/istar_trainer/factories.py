@@ -116,7 +116,7 @@ def _frozen(model: nn.Module, config: cfg.RunConfig) -> TorchModel:
 
 
 def _sizes(config: cfg.LearnerConfig) -> dict[str, Any]:
-    names = ("micro_batch_tokens", "logits_mib", "packing")
+    names = ("micro_batch_tokens", "logits_mib", "packing", "merge_prefixes")
     return {name: getattr(config, name) for name in names}
 
 
