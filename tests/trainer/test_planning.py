@@ -243,6 +243,26 @@ def test_a_growing_dialogue_is_read_from_its_last_reply_on_where_the_cache_is_ke
     assert work.prompt_work(SMALL, grown, shares_prefix=True).tokens == 2 * 4 + 8 * 2 + 8 * 2
 
 
+def test_merged_rows_of_a_growing_dialogue_are_computed_as_the_last_one():
+    merged = Workload.of(2, 4, steps=3, prompt=12, response=2, grows=True, merges=True)
+    rows = work.row_work("learn", "policy", SMALL, merged, times=3)
+    assert rows.tokens == 3 * 8 * 14
+    assert rows.flops == 3 * 8 * (work.span_flops(SMALL, 14) + 2 * 200 * 6)
+    one = memory.learning_bytes(SMALL, merged, TORCH, micro_batch_tokens=1)
+    assert one == memory.activation_bytes(SMALL, 14, TORCH) + memory.logit_bytes(SMALL, 6, TORCH)
+    assert memory.learning_bytes(SMALL, merged, TORCH, micro_batch_tokens=10_000) == 8 * one
+    assert not Workload.of(2, 4, steps=3, prompt=12, response=2, grows=False, merges=True).merges
+
+
+def test_dialogues_that_the_local_sampler_keeps_are_bounded_and_no_more_than_there_are():
+    plain = memory.sampling_bytes(SMALL, small_work(), TORCH)
+    kept = memory.sampling_bytes(SMALL, small_work(), replace(TORCH, kept_mib=1))
+    assert kept - plain == memory.cache_bytes(SMALL, 8 * 14, 4)
+    many = Workload.of(100, 100, steps=3, prompt=12, response=2, grows=True)
+    grown = memory.sampling_bytes(SMALL, many, replace(TORCH, kept_mib=1))
+    assert grown - memory.sampling_bytes(SMALL, many, TORCH) == 2**20
+
+
 def test_replies_and_rows_count_every_step_of_every_trajectory():
     assert work.reply_work(SMALL, small_work()).tokens == 8 * 3 * 2
     rows = work.row_work("learn", "policy", SMALL, small_work(), times=3)

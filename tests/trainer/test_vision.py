@@ -230,6 +230,18 @@ def test_packed_rows_with_pictures_are_scored_as_padded_ones(loaded, sees_pictur
     torch.testing.assert_close(padded.logprobs(batch), packed.logprobs(batch), atol=CLOSE, rtol=0)
 
 
+@pytest.mark.parametrize("sees_pictures", [True, False])
+@pytest.mark.parametrize("packing", [False, True])
+def test_growing_dialogues_with_pictures_are_scored_as_separate_rows(loaded, packing, sees_pictures):
+    model, tokenizer = loaded
+    batch = batch_of(play(model, tokenizer, window=None))
+    assert 0 < len(batch.families()) < len(batch)
+    separate = TorchModel(model, temperature=1.0, micro_batch_tokens=400)
+    merged = TorchModel(model, temperature=1.0, micro_batch_tokens=400, packing=packing, merge_prefixes=True)
+    separate.sees_pictures = merged.sees_pictures = sees_pictures
+    torch.testing.assert_close(merged.logprobs(batch), separate.logprobs(batch), atol=CLOSE, rtol=0)
+
+
 def test_an_adapter_reaches_the_vision_tower(folders):
     pytest.importorskip("peft")
     model, tokenizer = load_model(folders["qwen2_5_vl"])

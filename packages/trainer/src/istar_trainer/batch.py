@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from istar_trainer.merging import Family, deal_families, families_of
 from istar_trainer.pictures import Picture
 from istar_trainer.records import Step, Trajectory
 from istar_trainer.vision import Shown, place_pictures
@@ -60,6 +61,10 @@ class StepBatch:
         values = {f.name: getattr(self, f.name) for f in fields(self)}
         picked: dict[str, Any] = {k: v[rows] if isinstance(v, Tensor) else v for k, v in values.items()}
         return StepBatch(**picked)
+
+    def families(self) -> list[Family]:
+        """Return which rows are the beginning of which; nothing if none is."""
+        return families_of(self.input_ids, self.attention_mask, self.pictures)
 
     def without_pictures(self) -> "StepBatch":
         """Return the same rows with gaps where pictures stand."""
@@ -142,7 +147,7 @@ def pad_steps(
 
 
 def micro_batches(
-    batch: StepBatch, max_tokens: int, *, packing: bool = False
+    batch: StepBatch, max_tokens: int, *, packing: bool = False, merge_prefixes: bool = False
 ) -> Iterator[Int[Tensor, " some"]]:
     """Deal rows into micro-batches of similar length, equal rows side by side.
 
@@ -150,11 +155,16 @@ def micro_batches(
         batch: The rows.
         max_tokens: Padded tokens per micro-batch; a longer single row still gets one of its own.
         packing: Whether to count real tokens instead, those of equal rows once.
+        merge_prefixes: Whether rows that are the beginning of longer ones come with these and cost nothing.
 
     Yields:
         Row indices; every row exactly once.
     """
     lengths = batch.attention_mask.sum(dim=1).tolist()
+    families = batch.families() if merge_prefixes else []
+    if families:
+        yield from deal_families(families, lengths, max_tokens, packing=packing)
+        return
     rows = torch.cat([batch.pictures.flatten(1), batch.input_ids], dim=1).tolist()
     order = sorted(range(len(rows)), key=lambda row: (lengths[row], rows[row], row))
     chunk: list[int] = []

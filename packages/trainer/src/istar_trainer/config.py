@@ -135,6 +135,9 @@ class LearnerConfig(Section):
     beyond rounding."""
     packing: bool = False
     """Whether rows are laid end to end instead of padded; changes no result beyond rounding."""
+    merge_prefixes: bool = True
+    """Whether steps of a full dialogue (``env.window: null``), which later steps repeat and go on from, are
+    computed as part of the last one; changes no result beyond rounding. Other rows are not concerned."""
     logits_mib: int = Field(default=512, ge=1)
     """Largest fp32 logits held at once, in MiB; where they are more, backward computes them again by pieces.
     A memory knob too: 512 is 883 tokens of Qwen2.5's vocabulary."""

@@ -12,6 +12,9 @@ class LocalSamplerConfig(Section):
     """The learner's own model generates in this process."""
 
     type: Literal["local"] = "local"
+    kept_mib: int = Field(default=1024, ge=0)
+    """Most memory, in MiB, for keys and values of full dialogues (``env.window: null``), whose next prompts
+    are then read from where they go on; the latest stay. 0 reads every prompt from its beginning."""
 
 
 class VllmSamplerConfig(Section):

@@ -12,7 +12,7 @@ from torch import nn
 import istar_envs
 from istar_trainer import config as cfg
 from istar_trainer.config_algorithms import CriticConfig
-from istar_trainer.config_sampler import VllmSamplerConfig
+from istar_trainer.config_sampler import LocalSamplerConfig, VllmSamplerConfig
 from istar_trainer.critic import with_value_head
 from istar_trainer.devices import find_device
 from istar_trainer.distributed.ranks import num_ranks
@@ -119,7 +119,7 @@ def _frozen(model: nn.Module, config: cfg.RunConfig) -> TorchModel:
 
 
 def _sizes(config: cfg.LearnerConfig) -> dict[str, Any]:
-    names = ("micro_batch_tokens", "logits_mib", "packing")
+    names = ("micro_batch_tokens", "logits_mib", "packing", "merge_prefixes")
     return {name: getattr(config, name) for name in names}
 
 
@@ -144,10 +144,12 @@ def make_players(config: cfg.RunConfig, tokenizer: Any) -> dict[str, Player]:
 
 def make_sampler(config: cfg.RunConfig, learner: TorchLearner, tokenizer: Any) -> LocalSampler:
     """Make the in-process sampler of a learner's own model."""
+    local = config.sampler if isinstance(config.sampler, LocalSamplerConfig) else LocalSamplerConfig()
     return LocalSampler(
         learner.sampling_model(),
         eos_token_id=tokenizer.eos_token_id,
         max_new_tokens=config.rollout.max_response_tokens,
+        kept_mib=local.kept_mib if config.env.window is None else 0,
     )
 
 

@@ -105,6 +105,7 @@ class TorchModel:
         micro_batch_tokens: Tokens per forward pass, padding included unless rows are packed.
         logits_mib: Largest fp32 logits held at once, in MiB.
         packing: Whether rows are laid end to end instead of padded.
+        merge_prefixes: Whether rows that are the beginning of longer ones are computed as part of these.
 
     Attributes:
         sees_pictures: Whether it is shown the pictures of the rows; change it at will.
@@ -118,6 +119,7 @@ class TorchModel:
         micro_batch_tokens: int,
         logits_mib: int = LOGITS_MIB,
         packing: bool = False,
+        merge_prefixes: bool = False,
     ) -> None:
         self.model = model
         self.sees_pictures = True
@@ -125,6 +127,7 @@ class TorchModel:
         self.micro_batch_tokens = micro_batch_tokens
         self.logits_mib = logits_mib
         self.packing = packing
+        self.merge_prefixes = merge_prefixes
 
     def logprobs(self, batch: StepBatch) -> Float[Tensor, "rows seq"]:
         """Log-probability of every response token under the current weights; no gradient."""
@@ -139,6 +142,7 @@ class TorchModel:
             temperature=self.temperature,
             logits_mib=self.logits_mib,
             packing=self.packing,
+            merge_prefixes=self.merge_prefixes,
             sees_pictures=self.sees_pictures,
         )
 
@@ -160,7 +164,9 @@ class TorchModel:
 
     def parts(self, batch: StepBatch) -> Iterator[Int[Tensor, " some"]]:
         """Yield the rows of each forward pass over a batch."""
-        return micro_batches(batch, self.micro_batch_tokens, packing=self.packing)
+        return micro_batches(
+            batch, self.micro_batch_tokens, packing=self.packing, merge_prefixes=self.merge_prefixes
+        )
 
     def complete(self, values: Float[Tensor, "*axes"]) -> Float[Tensor, "*axes"]:
         """Return the values as they are: this process has found them all."""
@@ -177,6 +183,7 @@ class TorchLearner(TorchModel):
         micro_batch_tokens: Tokens per forward pass, padding included unless rows are packed.
         logits_mib: Largest fp32 logits held at once, in MiB.
         packing: Whether rows are laid end to end instead of padded.
+        merge_prefixes: Whether rows that are the beginning of longer ones are computed as part of these.
     """
 
     def __init__(
@@ -188,6 +195,7 @@ class TorchLearner(TorchModel):
         micro_batch_tokens: int,
         logits_mib: int = LOGITS_MIB,
         packing: bool = False,
+        merge_prefixes: bool = False,
     ) -> None:
         super().__init__(
             model,
@@ -195,6 +203,7 @@ class TorchLearner(TorchModel):
             micro_batch_tokens=micro_batch_tokens,
             logits_mib=logits_mib,
             packing=packing,
+            merge_prefixes=merge_prefixes,
         )
         self.optimization = optimization
         self.optimizer = torch.optim.AdamW(

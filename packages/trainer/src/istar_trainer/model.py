@@ -1,8 +1,9 @@
 """A causal language model as a function from rows to per-token log-probabilities.
 
 Works on any Hugging Face causal LM. Log-softmax and reductions are fp32 whatever the weights are.
-Rows with equal tokens are computed once: trajectories of a group share many states. Logits, the
-largest tensors of all with real vocabularies, are held for a bounded number of tokens at a time.
+Rows with equal tokens are computed once: trajectories of a group share many states; so are, if wanted,
+rows that begin other rows. Logits, the largest tensors of all with real vocabularies, are held for a
+bounded number of tokens at a time.
 """
 
 from collections.abc import Callable
@@ -20,6 +21,7 @@ from istar_trainer.batch import StepBatch
 from istar_trainer.devices import device_of, moved
 from istar_trainer.head import Head, Places, predict, tokens_at_once
 from istar_trainer.losses import token_entropy
+from istar_trainer.merging import families_of, merge
 from istar_trainer.packing import pack
 from istar_trainer.vision import Moves, Shown, place, reads_pictures, showing
 
@@ -103,6 +105,7 @@ def forward(
     logits_mib: int = LOGITS_MIB,
     sees_pictures: bool = True,
     packing: bool = False,
+    merge_prefixes: bool = False,
 ) -> Forward:
     """Run a model over some rows of a batch.
 
@@ -117,6 +120,7 @@ def forward(
         logits_mib: Largest fp32 logits held at once, in MiB.
         sees_pictures: Whether rows hold their pictures; if not, the tokens of these are left out.
         packing: Whether rows are laid end to end instead of padded to a rectangle.
+        merge_prefixes: Whether rows that are the beginning of longer ones are computed as part of these.
 
     Returns:
         What the model says of every response token of these rows.
@@ -130,14 +134,24 @@ def forward(
     pictures, ids, attention, response = unique.split([2 * num_pictures, seq, seq, seq], dim=1)
     mask, chunk = response.bool(), tokens_at_once(model, logits_mib)
     lay = partial(pack, model) if packing else _padded
-    inputs, places, moves = lay(ids, attention, mask)
-    shown = Shown.of(pictures.view(len(pictures), num_pictures, 2), batch.album)
+    pictures = pictures.view(len(pictures), num_pictures, 2)
+    tokens = ids[mask]
+    families = families_of(ids, attention, pictures) if merge_prefixes else []
+    if families:
+        merged = merge(families, attention, mask)
+        ids, attention, pictures = (each[merged.longest] for each in (ids, attention, pictures))
+        inputs, _, moves = lay(ids, attention, mask[merged.longest])
+        inputs.pop("logits_to_keep", None)
+        places = merged.places(moves)
+    else:
+        inputs, places, moves = lay(ids, attention, mask)
+    shown = Shown.of(pictures, batch.album)
     if shown is not None or (packing and reads_pictures(model)):
         shown = place(inputs, attention, shown, moves, packed=packing)
     device = device_of(model)
     with showing(model, shown):
         states, head = predict(model, moved(inputs, device), places, temperature=temperature, chunk=chunk)
-    return Forward(states, head, chunk, tokens=ids[mask].to(device), mask=mask, inverse=inverse)
+    return Forward(states, head, chunk, tokens=tokens.to(device), mask=mask, inverse=inverse)
 
 
 def _padded(

@@ -1,8 +1,9 @@
 """Token-in, token-out generation with log-probabilities.
 
 ``LocalSampler`` runs in this process: equal prompts are read once, the key-value cache is kept per
-row, and only rows that have not ended are computed. Every draw comes from the request's own seed,
-so a result does not depend on what else is in the batch.
+row, and only rows that have not ended are computed. If wanted, a prompt that goes on from an earlier
+prompt and its reply is read from there on. Every draw comes from the request's own seed, so a result
+does not depend on what else is in the batch.
 """
 
 import inspect
@@ -11,11 +12,12 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from istar_envs.seeding import CounterRng
 from istar_trainer.devices import device_of
+from istar_trainer.kept import Beginning, KeptDialogues, restore
 from istar_trainer.pictures import PlacedPicture
 from istar_trainer.vision import Shown, place_pictures, rope_positions, showing
 
@@ -85,16 +87,24 @@ class LocalSampler:
         eos_token_id: Token that ends a reply.
         max_new_tokens: Longest reply.
         max_rows: Rows generated together; bounds the memory of the cache.
+        kept_mib: Most memory for what was read of dialogues that may go on, in MiB; 0 keeps nothing.
     """
 
     def __init__(
-        self, model: nn.Module, *, eos_token_id: int, max_new_tokens: int, max_rows: int = 512
+        self,
+        model: nn.Module,
+        *,
+        eos_token_id: int,
+        max_new_tokens: int,
+        max_rows: int = 512,
+        kept_mib: int = 0,
     ) -> None:
         self.model = model
         self.eos_token_id = eos_token_id
         self.max_new_tokens = max_new_tokens
         self.max_rows = max_rows
         self._snapshot_id = 0
+        self._kept = KeptDialogues(kept_mib) if kept_mib else None
         # transformers renamed this argument and output in 5.x
         is_renamed = "cache" in inspect.signature(model.forward).parameters
         self._cache_key = "cache" if is_renamed else "past_key_values"
@@ -105,14 +115,17 @@ class LocalSampler:
         return self._snapshot_id
 
     def load(self, weights: dict[str, Tensor], snapshot_id: int) -> None:
-        """Take over new weights under a new version."""
+        """Take over new weights under a new version; what was read with the old ones is forgotten."""
+        self.rest()
         for name, value in self.model.state_dict().items():
             if value.data_ptr() != weights[name].data_ptr():
                 value.copy_(weights[name])
         self._snapshot_id = snapshot_id
 
     def rest(self) -> None:
-        """Nothing to leave."""
+        """Forget dialogues that may go on."""
+        if self._kept is not None:
+            self._kept.clear()
 
     def close(self) -> None:
         """Nothing was started."""
@@ -129,15 +142,28 @@ class LocalSampler:
         Returns:
             Completions in the order of the requests.
         """
-        completions: list[Completion] = []
-        for start in range(0, len(requests), self.max_rows):
-            completions += self._generate(requests[start : start + self.max_rows], temperature)
-        return completions
+        if self._kept is None:
+            found: list[Beginning | None] = [None] * len(requests)
+        else:
+            found = self._kept.find([() if r.pictures else r.prompt_ids for r in requests])
+        completions: dict[int, Completion] = {}
+        for is_known in (False, True):
+            rows = [row for row, beginning in enumerate(found) if (beginning is not None) == is_known]
+            for start in range(0, len(rows), self.max_rows):
+                some = rows[start : start + self.max_rows]
+                drawn = self._generate([requests[n] for n in some], [found[n] for n in some], temperature)
+                completions |= zip(some, drawn, strict=True)
+        if self._kept is not None:
+            self._kept.drop([beginning for beginning in found if beginning is not None])
+        return [completions[row] for row in range(len(requests))]
 
-    def _generate(self, requests: Sequence[Request], temperature: float) -> list[Completion]:
+    def _generate(
+        self, requests: Sequence[Request], beginnings: Sequence[Beginning | None], temperature: float
+    ) -> list[Completion]:
+        """Draw replies to prompts that all have a known beginning, or all none."""
         rngs = [CounterRng(request.seed) for request in requests]
         logits, cache, attention, places = self._read_prompts(
-            [(tuple(r.prompt_ids), r.pictures) for r in requests]
+            [(tuple(r.prompt_ids), r.pictures) for r in requests], beginnings
         )
         tokens: list[list[int]] = [[] for _ in requests]
         logprobs: list[list[float]] = [[] for _ in requests]
@@ -148,8 +174,12 @@ class LocalSampler:
                 tokens[row].append(token)
                 logprobs[row].append(logprob)
             going = drawn != self.eos_token_id
+            is_last = position + 1 == self.max_new_tokens
+            if self._kept is not None:
+                rows = [requests[row] for row in live], [tokens[row] for row in live]
+                self._keep(*rows, ~going | is_last, cache=cache, attention=attention)
             live = [row for row, goes_on in zip(live, going.tolist(), strict=True) if goes_on]
-            if not live or position + 1 == self.max_new_tokens:
+            if not live or is_last:
                 break
             if len(live) < len(going):
                 cache.batch_select_indices(going.nonzero().squeeze(1))
@@ -166,28 +196,54 @@ class LocalSampler:
             logits = output.logits[:, -1]
         return [Completion(tuple(t), tuple(p)) for t, p in zip(tokens, logprobs, strict=True)]
 
+    def _keep(
+        self,
+        requests: Sequence[Request],
+        tokens: Sequence[Sequence[int]],
+        ended: Bool[Tensor, " rows"],
+        *,
+        cache: Any,
+        attention: Int[Tensor, "rows seq"],
+    ) -> None:
+        """Keep the dialogues that have just got their reply; its last token was not read yet."""
+        chosen = [row for row in ended.nonzero().squeeze(1).tolist() if not requests[row].pictures]
+        if self._kept is not None and chosen:
+            dialogues = [[*requests[row].prompt_ids, *tokens[row][:-1]] for row in chosen]
+            self._kept.keep(dialogues, cache, torch.tensor(chosen, device=attention.device), attention)
+
     def _read_prompts(
-        self, prompts: Sequence[tuple[tuple[int, ...], tuple[PlacedPicture, ...]]]
+        self,
+        prompts: Sequence[tuple[tuple[int, ...], tuple[PlacedPicture, ...]]],
+        beginnings: Sequence[Beginning | None],
     ) -> tuple[Float[Tensor, "rows vocab"], Any, Int[Tensor, "rows seq"], Int[Tensor, " rows"]]:
-        """Read each distinct prompt once, then give every row its own copy of the cache.
+        """Read what is new in each distinct prompt once, then give every row its own copy of the cache.
 
         Returns:
             Logits of the first token, cache, attention mask, and position of the first token.
         """
-        kinds = {prompt: kind for kind, prompt in enumerate(dict.fromkeys(prompts))}
-        width = max(len(ids) for ids, _ in kinds)
+        known = dict(zip(prompts, beginnings, strict=True))
+        kinds = {prompt: kind for kind, prompt in enumerate(known)}
+        past = [beginning for beginning in known.values() if beginning is not None]
+        starts = torch.tensor([beginning.length for beginning in past] or [0] * len(kinds))
+        new = [ids[start:] for (ids, _), start in zip(kinds, starts.tolist(), strict=True)]
+        width = max(map(len, new))
         ids = torch.zeros(len(kinds), width, dtype=torch.int64)
         attention = torch.zeros(len(kinds), width, dtype=torch.int64)
-        for (prompt, _), kind in kinds.items():
-            ids[kind, width - len(prompt) :] = torch.tensor(prompt)
-            attention[kind, width - len(prompt) :] = 1
+        for kind, some in enumerate(new):
+            ids[kind, width - len(some) :] = torch.tensor(some)
+            attention[kind, width - len(some) :] = 1
         album, pictures = place_pictures(
             [pictures for _, pictures in kinds], [width - len(prompt) for prompt, _ in kinds]
         )
         shown = Shown.of(pictures, album)
         positions, ends = rope_positions(attention, shown)
+        positions, ends = positions + starts[:, None], ends + starts
         device = device_of(self.model)
         attention = attention.to(device)
+        options: dict[str, Any] = {}
+        if past:
+            options[self._cache_key], before = restore(past, self.model)
+            attention = torch.cat([before, attention], dim=1)
         with showing(self.model, shown):
             output = self.model(
                 input_ids=ids.to(device),
@@ -195,6 +251,7 @@ class LocalSampler:
                 position_ids=(positions[0] if shown is None else positions).to(device),
                 logits_to_keep=1,
                 use_cache=True,
+                **options,
             )
         rows = torch.tensor([kinds[prompt] for prompt in prompts], device=device)
         cache = output[self._cache_key]

@@ -30,7 +30,7 @@ class ShardedModel(TorchModel):
         """
         plans = [
             [rows[local] for local in super(ShardedModel, self).parts(batch.select(rows))]
-            for rows in row_shares(batch, num_ranks())
+            for rows in row_shares(batch, num_ranks(), merge_prefixes=self.merge_prefixes)
         ]
         own = plans[own_rank()]
         yield from own
@@ -83,20 +83,27 @@ class ShardedLearner(ShardedModel, TorchLearner):
             each.wait()
 
 
-def row_shares(batch: StepBatch, num_shares: int) -> list[Int[Tensor, " some"]]:
+def row_shares(
+    batch: StepBatch, num_shares: int, *, merge_prefixes: bool = False
+) -> list[Int[Tensor, " some"]]:
     """Divide the rows of a batch among processes by their tokens.
 
     Args:
         batch: The rows.
         num_shares: Number of processes.
+        merge_prefixes: Whether rows that are the beginning of longer ones go with these and cost nothing.
 
     Returns:
         The rows of each process, of similar length; some may be empty.
     """
     lengths = batch.attention_mask.sum(dim=1)
-    keys = batch.input_ids.tolist()
-    sizes = lengths.tolist()
-    order = torch.tensor(sorted(range(len(keys)), key=lambda row: (sizes[row], keys[row], row)))
-    before = lengths[order].cumsum(dim=0) - lengths[order]
-    owner = before * num_shares // lengths.sum()
+    families = batch.families() if merge_prefixes else []
+    if not families:
+        keys = batch.input_ids.tolist()
+        sizes = lengths.tolist()
+        families = [[row] for row in sorted(range(len(keys)), key=lambda row: (sizes[row], keys[row], row))]
+    costs = lengths[torch.tensor([family[0] for family in families])]
+    owner = (costs.cumsum(dim=0) - costs) * num_shares // costs.sum()
+    owner = owner.repeat_interleave(torch.tensor([len(family) for family in families]))
+    order = torch.tensor([row for family in families for row in family])
     return [order[owner == share] for share in range(num_shares)]

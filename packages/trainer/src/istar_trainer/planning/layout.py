@@ -42,6 +42,7 @@ class Layout:
         stage: ZeRO stage of DeepSpeed; 0 for torch, which keeps everything in every process.
         offload: What waits in the memory of the host.
         sampler: Who generates.
+        kept_mib: What the local sampler keeps of growing dialogues at most, in MiB.
         sampler_width: Bytes of a number in vLLM.
         sampler_frac: Share of a GPU's memory that vLLM takes.
         tensor_parallel: GPUs that share one copy of vLLM's weights.
@@ -57,6 +58,7 @@ class Layout:
     stage: int = 0
     offload: Literal["none", "optimizer", "all"] = "none"
     sampler: Literal["local", "vllm"] = "local"
+    kept_mib: int = 0
     sampler_width: int = 2
     sampler_frac: float = 0.9
     tensor_parallel: int = 1
@@ -93,6 +95,7 @@ class Workload:
         prompts: Tokens of the prompt of each step of a trajectory.
         response: Tokens of a reply.
         grows: Whether each prompt begins with the one before and its reply.
+        merges: Whether the rows of a growing trajectory are computed as one.
     """
 
     groups: int
@@ -100,6 +103,17 @@ class Workload:
     prompts: tuple[int, ...]
     response: int
     grows: bool = False
+    merges: bool = False
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """Tokens of the rows of a trajectory that are computed."""
+        return tuple(p + self.response for p in (self.prompts[-1:] if self.merges else self.prompts))
+
+    @property
+    def sampled(self) -> int:
+        """Sampled tokens of the longest row that is computed."""
+        return self.response * (len(self.prompts) if self.merges else 1)
 
     @property
     def rows(self) -> int:
@@ -113,11 +127,19 @@ class Workload:
 
     @classmethod
     def of(
-        cls, groups: int, group_size: int, *, steps: int, prompt: int, response: int, grows: bool
+        cls,
+        groups: int,
+        group_size: int,
+        *,
+        steps: int,
+        prompt: int,
+        response: int,
+        grows: bool,
+        merges: bool = False,
     ) -> "Workload":
         """Lay out equal trajectories; the prompts of a growing dialogue grow evenly up to ``prompt``."""
         prompts = [-(-prompt * (t + 1) // steps) if grows else prompt for t in range(steps)]
-        return cls(groups, groups * group_size, tuple(prompts), response, grows)
+        return cls(groups, groups * group_size, tuple(prompts), response, grows, grows and merges)
 
 
 def read_layout(config: cfg.RunConfig) -> Layout:
@@ -133,7 +155,7 @@ def read_layout(config: cfg.RunConfig) -> Layout:
         offload=learner.deepspeed.offload if learner.backend == "deepspeed" else "none",
     )
     if not isinstance(sampler, VllmSamplerConfig):
-        return layout
+        return replace(layout, kept_mib=sampler.kept_mib if config.env.window is None else 0)
     return replace(
         layout,
         sampler="vllm",
@@ -191,6 +213,7 @@ def read_workload(
         prompt=prompt_tokens or rollout.max_prompt_tokens,
         response=response_tokens or rollout.max_response_tokens,
         grows=config.env.window is None,
+        merges=config.learner.merge_prefixes,
     )
 
 

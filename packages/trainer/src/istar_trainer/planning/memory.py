@@ -165,8 +165,9 @@ def learning_bytes(
         micro_batch_tokens: Padded tokens of a micro-batch; a longer row is one by itself.
         forwards: Models whose logits exist at the same time.
     """
-    rows = max(1, min(micro_batch_tokens // workload.longest, workload.rows))
-    logits = logit_bytes(shape, rows * workload.response, layout)
+    most = workload.trajectories * len(workload.lengths)
+    rows = max(1, min(micro_batch_tokens // workload.longest, most))
+    logits = logit_bytes(shape, rows * workload.sampled, layout)
     whole = shape.layer if layout.checkpointing else shape.body
     shorter = 2.0 * (whole + shape.head) if layout.width == 2 and layout.lora is None else 0.0
     held = 4 if layout.lora is None else layout.width
@@ -175,7 +176,7 @@ def learning_bytes(
 
 
 def sampling_bytes(shape: ModelShape, workload: Workload, layout: Layout, *, max_rows: int = 512) -> float:
-    """Return the key-value cache and the logits of the sampler inside a learner's process.
+    """Return the key-value caches and the logits of the sampler inside a learner's process.
 
     Args:
         shape: The model.
@@ -187,7 +188,9 @@ def sampling_bytes(shape: ModelShape, workload: Workload, layout: Layout, *, max
     prompts = rows * max(workload.prompts)
     reading = layout.width * prompts * (3.0 * shape.intermediate + 2.0 * shape.hidden)
     writing = rows * shape.vocab * (layout.width + 16.0)
-    return cache_bytes(shape, rows * workload.longest, layout.width) + max(reading, writing)
+    kept = cache_bytes(shape, workload.trajectories * workload.longest, layout.width)
+    kept = min(kept, layout.kept_mib * 2.0**20)
+    return cache_bytes(shape, rows * workload.longest, layout.width) + kept + max(reading, writing)
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,12 +85,10 @@ def row_work(name: str, model: str, shape: ModelShape, workload: Workload, *, ti
         workload: Rows.
         times: How many forward passes the work amounts to.
     """
-    each = [
-        span_flops(shape, prompt + workload.response) + head_flops(shape, workload.response)
-        for prompt in workload.prompts
-    ]
-    tokens = workload.trajectories * sum(prompt + workload.response for prompt in workload.prompts)
-    return Pass(name, model, round(times * tokens), times * workload.trajectories * sum(each))
+    each = sum(span_flops(shape, length) for length in workload.lengths)
+    each += head_flops(shape, workload.response * len(workload.prompts))
+    tokens = workload.trajectories * sum(workload.lengths)
+    return Pass(name, model, round(times * tokens), times * workload.trajectories * each)
 
 
 def learning_cost(layout: Layout) -> int:
@@ -122,7 +120,7 @@ def iteration_work(
     """
     cost, updates, epochs = learning_cost(layout), config.prm.updates_per_iteration, config.learner.epochs
     found = [
-        prompt_work(policy, workload, shares_prefix=layout.sampler == "vllm"),
+        prompt_work(policy, workload, shares_prefix=layout.sampler == "vllm" or layout.kept_mib > 0),
         reply_work(policy, workload),
         row_work("score", "policy", policy, workload),
     ]
