@@ -108,6 +108,12 @@ class RolloutConfig(Section):
     """Stop the run if a larger share of an iteration's trajectories broke."""
     invalid_penalty: float = Field(default=0.1, ge=0)
     """Subtracted from the outcome for each invalid step, and shown in the episode's records."""
+    env_threads: int = Field(default=0, ge=0)
+    """Environments that may be waited for at a time, each in a thread: for servers, partners and judges with
+    slow calls. 0 steps one after the other."""
+    min_ready_frac: float = Field(default=0.25, gt=0, le=1)
+    """With ``env_threads``, replies are drawn as soon as such a share of the trajectories in play is ready. 1
+    waits for all, so that batches, and results to the last bit, do not depend on timing."""
 
 
 class LearnerConfig(Section):
