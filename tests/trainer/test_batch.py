@@ -59,10 +59,10 @@ def test_a_failed_trajectory_keeps_its_number_and_gets_no_rows():
     assert batch.input_ids.tolist() == [[3, 4, 5, 6, 8, 9, 2]]
 
 
-def test_rows_of_two_snapshots_are_refused():
-    trajectories = [make_trajectory("a", "g", [SHORT], snapshot_id=k) for k in (1, 2)]
-    with pytest.raises(ValueError, match=r"2 steps of snapshots \[1, 2\]"):
-        collate(trajectories, ["g"])
+def test_the_oldest_snapshot_counts_for_a_batch():
+    trajectories = [make_trajectory("a", "g", [SHORT], snapshot_id=k) for k in (2, 1, 2)]
+    failed = make_trajectory("a", "g", [SHORT], snapshot_id=0, failed=True)
+    assert collate([*trajectories, failed], ["g"]).snapshot_id == 1
 
 
 def test_a_batch_without_steps_is_refused():

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -315,12 +316,55 @@ def test_rows_of_another_snapshot_are_refused(tmp_path, warm):
     batch = collate([t for g in groups for t in g.trajectories], [g.id for g in groups])
     run.old_logprobs(batch)
     run.publish_policy()
-    with pytest.raises(StaleSnapshot, match=r"sampled by snapshot 0, but the policy is at 1"):
+    with pytest.raises(
+        StaleSnapshot, match=r"sampled by snapshot 0, but the policy is at 1.*loss\.correction"
+    ):
         run.old_logprobs(batch)
     stale = dataclasses.replace(batch, snapshot_id=7)
     with pytest.raises(StaleSnapshot, match="sampled by snapshot 7"):
         run.old_logprobs(stale)
     run.close()
+
+
+def test_rows_of_an_older_snapshot_are_taken_up_to_the_largest_lag(tmp_path, warm):
+    rollout = {"max_lag": 1, "spare_tasks": 2}
+    loss = {"correction": {"weight": "token"}}
+    run = open_run(tmp_path / "run", **warm, rollout=rollout, algorithm={"type": "rloo", "loss": loss})
+    groups = run.play()
+    batch = collate([t for g in groups for t in g.trajectories], [g.id for g in groups])
+    run.publish_policy()
+    run.old_logprobs(batch)
+    run.publish_policy()
+    with pytest.raises(StaleSnapshot, match=r"snapshot 0, but the policy is at 2, and rollout\.max_lag is 1"):
+        run.old_logprobs(batch)
+    run.close()
+
+
+def test_a_run_with_late_groups_learns_from_all_of_them_and_goes_on_after_a_kill(tmp_path, warm):
+    loss = {"correction": {"weight": "token"}}
+    changes = {
+        **warm,
+        "iterations": 4,
+        "rollout": {"max_lag": 1, "spare_tasks": 2, "env_threads": 2},
+        "algorithm": {"type": "rloo", "loss": loss},
+        "checkpoint": {"every": 2},
+    }
+    folder = train(tmp_path / "run", **changes)
+    records = untimed(folder)
+    assert [record["rollout/trajectories"] for record in records] == [16] * 4
+    assert records[0]["rollout/late_groups"] == 0
+    assert sum(record["rollout/late_groups"] for record in records) > 0
+    assert all(record["rollout/snapshot_lag_max"] <= 1 for record in records)
+    assert all(record["ratio/first_minibatch_max_dev"] < 1e-6 for record in records)
+    late = [record for record in records if record["rollout/late_groups"]]
+    assert all(record["mismatch/abs_max"] > 1e-3 for record in late)
+    for path in list_checkpoints(folder / "checkpoints")[1:]:
+        shutil.rmtree(path)
+    assert len(newest_state(folder)["backlog"]["open"]) == 2
+    train(folder, resume=True, **changes)
+    again = untimed(folder)
+    assert again[:2] == records[:2]
+    assert [record["rollout/trajectories"] for record in again] == [16] * 4
 
 
 def test_invalid_steps_cost_their_penalty_and_failures_have_no_outcome(tmp_path, warm, monkeypatch):

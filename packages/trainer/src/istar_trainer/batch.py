@@ -33,7 +33,7 @@ class StepBatch:
         weights: 1 for real rows, 0 for padding rows.
         env_rewards: The environment's own reward of each step.
         observation_ids: Equal iff the environment was in equal states before the steps.
-        snapshot_id: Version of the weights that sampled all rows.
+        snapshot_id: Version of the weights that sampled; the oldest, if they changed meanwhile.
         pictures: For each row, in order, pairs of a number in ``album`` and the column where that picture
             starts; (−1, −1) beyond the last.
         album: The distinct pictures.
@@ -86,7 +86,7 @@ def collate(trajectories: Sequence[Trajectory], group_ids: Sequence[str]) -> Ste
         One row per step of every trajectory that did not fail.
 
     Raises:
-        ValueError: If there is no step at all, or trajectories come from different snapshots.
+        ValueError: If there is no step at all.
     """
     keyed = [
         (trajectory_index, step_index, group_ids.index(trajectory.group_id), step)
@@ -94,11 +94,8 @@ def collate(trajectories: Sequence[Trajectory], group_ids: Sequence[str]) -> Ste
         if not trajectory.failed
         for step_index, step in enumerate(trajectory.steps)
     ]
-    snapshots = {t.snapshot_id for t in trajectories}
-    if not keyed or len(snapshots) != 1:
-        raise ValueError(
-            f"cannot collate {len(keyed)} steps of snapshots {sorted(snapshots)}: need steps of one snapshot"
-        )
+    if not keyed:
+        raise ValueError(f"cannot collate 0 steps of {len(trajectories)} trajectories: all of them failed")
     steps = [step for *_, step in keyed]
     width = max(len(step.prompt_ids) for step in steps)
     starts = [width - len(step.prompt_ids) for step in steps]
@@ -114,7 +111,7 @@ def collate(trajectories: Sequence[Trajectory], group_ids: Sequence[str]) -> Ste
         weights=torch.ones(len(keyed)),
         env_rewards=torch.tensor([t.reward for t in transitions]),
         observation_ids=torch.tensor([seen.setdefault(t.state_key, len(seen)) for t in transitions]),
-        snapshot_id=snapshots.pop(),
+        snapshot_id=min(t.snapshot_id for t in trajectories if not t.failed),
         pictures=pictures,
         album=album,
     )

@@ -111,6 +111,26 @@ class RolloutConfig(Section):
     """Stop the run if a larger share of an iteration's trajectories broke."""
     invalid_penalty: float = Field(default=0.1, ge=0)
     """Subtracted from the outcome for each invalid step, and shown in the episode's records."""
+    env_threads: int = Field(default=0, ge=0)
+    """Environments that may be waited for at a time, each in a thread: for servers, partners and judges with
+    slow calls. 0 steps one after the other."""
+    min_ready_frac: float = Field(default=0.25, gt=0, le=1)
+    """With ``env_threads``, replies are drawn as soon as such a share of the trajectories in play is ready. 1
+    waits for all, so that batches, and results to the last bit, do not depend on timing."""
+    spare_tasks: int = Field(default=0, ge=0)
+    """Groups in play beyond ``num_tasks``, so that an iteration can leave its slowest for a later one."""
+    max_lag: int = Field(default=0, ge=0)
+    """Updates that a group may be late; then it is waited for. Needs ``spare_tasks`` and
+    ``algorithm.loss.correction``; 0 plays every group to its end at once."""
+
+    @model_validator(mode="after")
+    def _spare_groups_may_be_late(self) -> "RolloutConfig":
+        if (self.max_lag > 0) != (self.spare_tasks > 0) or self.spare_tasks > self.num_tasks:
+            raise ValueError(
+                f"max_lag: {self.max_lag} with spare_tasks: {self.spare_tasks}; groups can be late if and "
+                f"only if there are some to spare, and at most num_tasks: {self.num_tasks} of them"
+            )
+        return self
 
 
 class LearnerConfig(Section):
@@ -252,6 +272,17 @@ class RunConfig(Section):
             raise ValueError(
                 f"verifier: {self.verifier} with judge.model: {self.judge.model!r}; a model judges with "
                 "verifier: llm and judge.model set, and not otherwise"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _late_groups_are_corrected(self) -> "RunConfig":
+        lag, correction = self.rollout.max_lag, self.algorithm.loss.correction
+        is_corrected = correction is not None and (correction.weight or correction.reject) is not None
+        if lag and (not is_corrected or self.algorithm.dynamic_sampling is not None):
+            raise ValueError(
+                f"rollout.max_lag: {lag} lets older weights play: it needs algorithm.loss.correction, such "
+                "as {weight: token}, and cannot go with algorithm.dynamic_sampling"
             )
         return self
 

@@ -137,6 +137,8 @@ def make_players(config: cfg.RunConfig, tokenizer: Any) -> dict[str, Player]:
             template=config.env.template,
             window=config.env.window,
             max_prompt_tokens=config.rollout.max_prompt_tokens,
+            env_threads=config.rollout.env_threads,
+            min_ready_frac=config.rollout.min_ready_frac,
         )
         for split in ("train", "dev", "test")
     }

@@ -29,6 +29,7 @@ _FREE = {
     "model.device",
     *(f"judge.{key}" for key in _JUDGE_KEYS),
     *(f"learner.{key}" for key in _LEARNER_KEYS),
+    "rollout.env_threads",
 }
 _FREE_SECTIONS = ("sampler.", "learner.deepspeed.")
 """Keys that may differ when a run is resumed."""

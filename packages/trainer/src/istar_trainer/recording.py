@@ -146,7 +146,6 @@ def _rollout_metrics(record: IterationRecord) -> dict[str, float]:
         "rollout/response_tokens_failure": _response_tokens(t for t in trajectories if not t.episode.success),
         "rollout/unique_prompt_frac": len({s.prompt_key for s in steps}) / len(steps),
         "rollout/snapshot_id": record.data.batch.snapshot_id,
-        "rollout/snapshot_lag": 0,
     }
 
 

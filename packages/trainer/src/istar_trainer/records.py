@@ -40,9 +40,10 @@ class Trajectory:
     Attributes:
         id: Unique in the run.
         group_id: Task that the trajectory shares with its group.
-        snapshot_id: Version of the weights that sampled it.
+        snapshot_id: Version of the weights that sampled it; of its first step, if later ones came between.
         steps: One per transition of the episode.
         episode: What happened, as the environment and a judge see it.
+        mixed_snapshot_ids: Version of each step, if not all are equal.
     """
 
     id: str
@@ -50,6 +51,12 @@ class Trajectory:
     snapshot_id: int
     steps: tuple[Step, ...]
     episode: Episode
+    mixed_snapshot_ids: tuple[int, ...] = ()
+
+    @property
+    def snapshot_ids(self) -> tuple[int, ...]:
+        """Version of the weights that sampled each step."""
+        return self.mixed_snapshot_ids or (self.snapshot_id,) * len(self.steps)
 
     @property
     def failed(self) -> bool:

@@ -1,27 +1,25 @@
 """The agent–environment loop: tasks × N trajectories, played together until the last one ends.
 
-Every step, the live trajectories' prompts go to the sampler as one batch. What breaks is recorded
-on its trajectory, which keeps its place and weighs nothing; ending a run because too many broke is
-the caller's decision.
+The prompts of the trajectories that are ready go to the sampler as one batch, while the environments
+of others may still be waited for. What breaks is recorded on its trajectory, which keeps its place and
+weighs nothing; ending a run because too many broke is the caller's decision.
 """
 
-import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import gymnasium as gym
 
 from istar_envs.agent import Conversation
 from istar_envs.episode import RecentImages
-from istar_envs.errors import IstarError
 from istar_envs.seeding import derive_seed
+from istar_trainer.attempts import Attempt
 from istar_trainer.context import Context, FullContext, Prompt, WindowContext
+from istar_trainer.env_calls import EnvCalls
 from istar_trainer.errors import PromptTooLong, RolloutError
-from istar_trainer.records import Group, Step, Trajectory
-from istar_trainer.sampler import Completion, Request, Sampler
-
-logger = logging.getLogger(__name__)
+from istar_trainer.records import Group
+from istar_trainer.sampler import Request, Sampler
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,22 +37,22 @@ class Task:
     task_id: str | None = None
 
 
-@dataclass(slots=True)
-class _Attempt:
-    """One trajectory while it is being played."""
+@dataclass(frozen=True, slots=True)
+class OpenGroup:
+    """A group while it is being played.
 
-    id: str
+    Attributes:
+        task: What is played.
+        attempts: Its trajectories.
+    """
+
     task: Task
-    seed: int
-    conversation: Conversation
-    context: Context
-    steps: list[Step] = field(default_factory=list)
-    prompt: Prompt = field(default_factory=lambda: Prompt([]))
-    error: str | None = None
+    attempts: tuple[Attempt, ...]
 
     @property
-    def is_live(self) -> bool:
-        return self.error is None and not self.conversation.done
+    def is_over(self) -> bool:
+        """Whether all its trajectories have ended."""
+        return all(attempt.is_over for attempt in self.attempts)
 
 
 class Player:
@@ -66,6 +64,8 @@ class Player:
         template: Prompt template.
         window: Past steps in each prompt; None for the full dialogue.
         max_prompt_tokens: A longer prompt ends the trajectory as truncated.
+        env_threads: Environments that are waited for at a time; 0 steps them in turn.
+        min_ready_frac: Share of the trajectories in play that must be ready before replies are drawn.
 
     Attributes:
         images: Pictures that were shown lately.
@@ -79,6 +79,8 @@ class Player:
         template: str,
         window: int | None,
         max_prompt_tokens: int,
+        env_threads: int = 0,
+        min_ready_frac: float = 1.0,
     ) -> None:
         self._make_env = make_env
         self._tokenizer = tokenizer
@@ -86,7 +88,9 @@ class Player:
         self._window = window
         self._max_prompt_tokens = max_prompt_tokens
         self.images = RecentImages()
+        self._calls: EnvCalls[Attempt] = EnvCalls(env_threads, min_ready_frac)
         self._envs: list[gym.Env[Any, Any]] = []
+        self._idle: list[gym.Env[Any, Any]] = []
         self._prompts: dict[str, Prompt] = {}
         self._texts: dict[tuple[int, ...], str] = {}
 
@@ -108,96 +112,112 @@ class Player:
         Raises:
             RolloutError: If the sampler fails.
         """
+        opened = [self.begin(task, group_size=group_size, seed=seed) for task in tasks]
+        self.go_on(sampler, temperature=temperature, until=lambda: all(group.is_over for group in opened))
+        return tuple(self.end(group, sampler.snapshot_id) for group in opened)
+
+    def begin(self, task: Task, *, group_size: int, seed: int) -> OpenGroup:
+        """Begin to play a task; ``go_on`` carries it on and ``end`` takes the result."""
+        numbers = range(group_size)
+        return OpenGroup(task, tuple(self._start(task, n, derive_seed(seed, task.id, n)) for n in numbers))
+
+    def go_on(self, sampler: Sampler, *, temperature: float, until: Callable[[], bool]) -> None:
+        """Carry on with all groups that were begun.
+
+        Args:
+            sampler: Draws the replies.
+            temperature: Sampling temperature; 0 is greedy.
+            until: Says when to return; it must do so at the latest when all groups are over.
+
+        Raises:
+            RolloutError: If the sampler fails.
+        """
         self._forget_old_prompts()
-        keys = [(task, number) for task in tasks for number in range(group_size)]
-        while len(self._envs) < len(keys):
-            self._envs.append(self._make_env())
-        attempts = [
-            self._start(task, number, env, derive_seed(seed, task.id, number))
-            for (task, number), env in zip(keys, self._envs, strict=False)
-        ]
-        while live := self._ask(attempts):
+        while not until():
+            asking = self._ask(self._calls.ended())
             requests = [
-                Request(a.prompt.ids, derive_seed(a.seed, len(a.steps)), a.prompt.pictures) for a in live
+                Request(a.prompt.ids, derive_seed(a.seed, len(a.steps)), a.prompt.pictures) for a in asking
             ]
-            for attempt, completion in zip(
-                live, sampler.generate(requests, temperature=temperature), strict=True
-            ):
-                self._answer(attempt, completion)
-        snapshot_id = sampler.snapshot_id
-        done = [self._record(attempt, snapshot_id) for attempt in attempts]
-        return tuple(
-            Group(task.id, task.seed, tuple(done[place * group_size : (place + 1) * group_size]))
-            for place, task in enumerate(tasks)
-        )
+            completions = sampler.generate(requests, temperature=temperature) if requests else []
+            for attempt, completion in zip(asking, completions, strict=True):
+                attempt.take(completion, sampler.snapshot_id)
+                self._answer(attempt, completion.response_ids)
+
+    def end(self, group: OpenGroup, snapshot_id: int) -> Group:
+        """Return a group that is over; its environments play others from now on.
+
+        Args:
+            group: The group.
+            snapshot_id: Version of the weights to note where something broke before they were asked.
+        """
+        self._idle += [attempt.env for attempt in group.attempts]
+        played = tuple(attempt.trajectory(snapshot_id) for attempt in group.attempts)
+        return Group(group.task.id, group.task.seed, played)
 
     def close(self) -> None:
-        """Close the environments."""
+        """Close the environments, after waiting for calls that are still running."""
+        self._calls.close()
         for env in self._envs:
             env.close()
         self._envs.clear()
+        self._idle.clear()
 
-    def _start(self, task: Task, number: int, env: gym.Env[Any, Any], seed: int) -> _Attempt:
+    def _start(self, task: Task, number: int, seed: int) -> Attempt:
+        if not self._idle:
+            self._envs.append(self._make_env())
+            self._idle.append(self._envs[-1])
+        env = self._idle.pop(0)
         conversation = Conversation(env, template=self._template, window=self._window, images=self.images)
         context: Context = (
             FullContext(self._tokenizer)
             if self._window is None
             else WindowContext(self._tokenizer, self._prompts)
         )
-        attempt = _Attempt(f"{task.id}/{number}", task, seed, conversation, context)
+        attempt = Attempt(f"{task.id}/{number}", task.id, seed, env, conversation, context)
         options = None if task.task_id is None else {"task_id": task.task_id}
-        _guarded(attempt, lambda: conversation.reset(seed=task.seed, options=options))
+        self._call(attempt, lambda: conversation.reset(seed=task.seed, options=options))
         return attempt
 
-    def _ask(self, attempts: Sequence[_Attempt]) -> list[_Attempt]:
-        """Prepare the prompts of all live attempts; a prompt that is too long ends its attempt."""
+    def _call(self, attempt: Attempt, action: Callable[[], object]) -> None:
+        """Let an attempt's environment do something; it is not touched until the call has ended."""
+        self._calls.start(attempt, lambda: attempt.guard(action))
+
+    def _ask(self, attempts: Sequence[Attempt]) -> list[Attempt]:
+        """Prepare the prompts of those that are live, and return those that have one."""
+        asking: list[Attempt] = []
         for attempt in attempts:
             if attempt.is_live:
-                _guarded(attempt, lambda a=attempt: self._prepare(a))  # type: ignore[misc]
-        return [attempt for attempt in attempts if attempt.is_live]
+                attempt.guard(lambda a=attempt: self._prepare(a))  # type: ignore[misc]
+            if not attempt.is_live:
+                attempt.is_over = True
+            elif len(attempt.prompt.ids) > self._max_prompt_tokens:
+                self._call(attempt, attempt.conversation.truncate)
+            else:
+                asking.append(attempt)
+        return asking
 
-    def _prepare(self, attempt: _Attempt) -> None:
+    def _prepare(self, attempt: Attempt) -> None:
         attempt.prompt = attempt.context.prompt(attempt.conversation.messages())
-        if len(attempt.prompt.ids) > self._max_prompt_tokens:
-            attempt.conversation.truncate()
-            if not attempt.steps:
-                raise PromptTooLong(
-                    f"the first prompt of task {attempt.task.id} has {len(attempt.prompt.ids)} tokens, more "
-                    f"than rollout.max_prompt_tokens={self._max_prompt_tokens}. Raise it, or shorten the "
-                    "template."
-                )
+        if len(attempt.prompt.ids) > self._max_prompt_tokens and not attempt.steps:
+            raise PromptTooLong(
+                f"the first prompt of task {attempt.group_id} has {len(attempt.prompt.ids)} tokens, more "
+                f"than rollout.max_prompt_tokens={self._max_prompt_tokens}. Raise it, or shorten the "
+                "template."
+            )
 
-    def _answer(self, attempt: _Attempt, completion: Completion) -> None:
-        prompt = attempt.prompt
-        attempt.steps.append(Step(prompt.ids, completion.response_ids, completion.logprobs, prompt.pictures))
-        attempt.context.responded(completion.response_ids)
-        _guarded(attempt, lambda: attempt.conversation.respond(self._decode(completion.response_ids)))
+    def _answer(self, attempt: Attempt, response_ids: tuple[int, ...]) -> None:
+        reply = self._decode(response_ids)
+        self._call(attempt, lambda: attempt.conversation.respond(reply))
 
     def _decode(self, ids: tuple[int, ...]) -> str:
         if ids not in self._texts:
             self._texts[ids] = str(self._tokenizer.decode(ids, skip_special_tokens=True))
         return self._texts[ids]
 
-    def _record(self, attempt: _Attempt, snapshot_id: int) -> Trajectory:
-        episode = attempt.conversation.episode(attempt.error)
-        return Trajectory(attempt.id, attempt.task.id, snapshot_id, tuple(attempt.steps), episode)
-
     def _forget_old_prompts(self) -> None:
         for cache in (self._prompts, self._texts):
             if len(cache) > 100_000:
                 cache.clear()
-
-
-def _guarded(attempt: _Attempt, action: Callable[[], object]) -> None:
-    """The one boundary where whatever breaks is recorded on its trajectory."""
-    try:
-        action()
-    except (PromptTooLong, KeyboardInterrupt, MemoryError):
-        raise
-    except Exception as error:
-        attempt.error = f"{type(error).__name__}: {error}"
-        level = logging.WARNING if isinstance(error, IstarError) else logging.ERROR
-        logger.log(level, "trajectory %s broke: %s", attempt.id, attempt.error)
 
 
 def require_enough(groups: Sequence[Group], max_failed_frac: float) -> float:

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from istar_envs.seeding import derive_seed
 from istar_judges.pairs import make_pairs, weigh_pairs
 from istar_trainer import config as cfg
 from istar_trainer.algorithms import Algorithm, AlgorithmParts, make_algorithm
+from istar_trainer.backlog import Backlog, lag_metrics, make_backlog, task_of
 from istar_trainer.batch import StepBatch
 from istar_trainer.checkpoint import list_checkpoints, load_checkpoint, save_checkpoint
 from istar_trainer.collect import Played, Verdicts, collect_telling, outcomes_of
@@ -44,7 +45,7 @@ from istar_trainer.progress import Progress
 from istar_trainer.recording import IterationRecord, credit_records, iteration_metrics
 from istar_trainer.records import Group
 from istar_trainer.rehearsal import Rehearsal, make_rehearsal
-from istar_trainer.rollout import Player, Task, require_enough
+from istar_trainer.rollout import Player, require_enough
 from istar_trainer.sampler import PolicySampler
 from istar_trainer.timing import Clock
 
@@ -61,6 +62,7 @@ class Run:
         policy: The policy's learner.
         sampler: Draws replies from the policy.
         players: Plays the environment, by split.
+        backlog: Plays training's groups over several iterations; None if each plays its own to the end.
         judging: Says how episodes went.
         algorithm: Outcome advantages and loss.
         credit: Step credit.
@@ -77,6 +79,7 @@ class Run:
     policy: TorchLearner
     sampler: PolicySampler
     players: dict[str, Player]
+    backlog: Backlog | None
     judging: Judging
     algorithm: Algorithm
     credit: Credit
@@ -100,35 +103,26 @@ class Run:
         rollout, rule = self.config.rollout, self.algorithm.dynamic_sampling
         if rule is None:
             groups = self.play()
-            return Played(groups, self.judge(groups))
-        return collect_telling(
-            self.play,
-            self.verify,
-            rule,
-            num_groups=rollout.num_tasks,
-            invalid_penalty=rollout.invalid_penalty,
-        )
+            played = Played(groups, self.judge(groups))
+        else:
+            played = collect_telling(
+                self.play,
+                self.verify,
+                rule,
+                num_groups=rollout.num_tasks,
+                invalid_penalty=rollout.invalid_penalty,
+            )
+        lag = lag_metrics(played.groups, self.sampler.snapshot_id, max_lag=rollout.max_lag)
+        return replace(played, metrics=played.metrics | lag)
 
     def play(self, batch_number: int = 0) -> tuple[Group, ...]:
         """Sample a batch of the iteration's groups with the present policy; each number has its own tasks."""
-        rollout = self.config.rollout
-        first = batch_number * rollout.num_tasks
-        tasks = [
-            Task(
-                f"{self.iteration}/{number}",
-                derive_seed(self.config.seed, "task", self.iteration, number) % 2**31,
-            )
-            for number in range(first, first + rollout.num_tasks)
-        ]
         with self.clock("rollout"):
-            groups = self.players["train"].play(
-                tasks,
-                self.sampler,
-                group_size=rollout.group_size,
-                seed=derive_seed(self.config.seed, "rollout", self.iteration),
-                temperature=rollout.temperature,
-            )
-        require_enough(groups, rollout.max_failed_frac)
+            if self.backlog is not None:
+                groups = self.backlog.play(self.iteration, self.sampler)
+            else:
+                groups = self._play_to_the_end(batch_number)
+        require_enough(groups, self.config.rollout.max_failed_frac)
         return groups
 
     def verify(self, groups: Sequence[Group]) -> Verdicts:
@@ -163,12 +157,15 @@ class Run:
         """Score a batch with the policy that sampled it, and note its entropy.
 
         Raises:
-            StaleSnapshot: If the batch was sampled by other weights than the present ones.
+            StaleSnapshot: If the batch was sampled by weights that are older than ``rollout.max_lag`` allows.
         """
-        if batch.snapshot_id != self.sampler.snapshot_id:
+        lag, max_lag = self.sampler.snapshot_id - batch.snapshot_id, self.config.rollout.max_lag
+        if not 0 <= lag <= max_lag:
             raise StaleSnapshot(
                 f"the batch was sampled by snapshot {batch.snapshot_id}, but the policy is at "
-                f"{self.sampler.snapshot_id}. Sample again, or score it with the snapshot that sampled it."
+                f"{self.sampler.snapshot_id}, and rollout.max_lag is {max_lag}. Sample again, or allow and "
+                "correct for it with rollout.max_lag, rollout.spare_tasks and "
+                "algorithm.loss.correction: {weight: token}."
             )
         self.sampler.rest()
         entropy = torch.zeros(batch.input_ids.shape)
@@ -260,6 +257,7 @@ class Run:
                 n: {"weights": x.snapshot(), "optimizer": x.state()} for n, x in self.learners.items()
             },
             "credit": self.credit.state(),
+            "backlog": None if self.backlog is None else self.backlog.state(),
         }
         path, keep = self.folder.path / "checkpoints", self.config.checkpoint.keep
         from_main(lambda: save_checkpoint(path, self.iteration, state, keep=keep), "writing a checkpoint")
@@ -274,6 +272,8 @@ class Run:
                 learner.load(state["learners"][name]["weights"])
                 learner.load_state(state["learners"][name]["optimizer"])
             self.credit.load_state(state["credit"])
+            if self.backlog is not None:
+                self.backlog.load_state(state["backlog"])
             self.sampler.load(self.policy.weights(), self.iteration)
         return bool(found)
 
@@ -284,6 +284,18 @@ class Run:
         for player in self.players.values():
             player.close()
         self.log.close()
+
+    def _play_to_the_end(self, batch_number: int) -> tuple[Group, ...]:
+        rollout = self.config.rollout
+        first = batch_number * rollout.num_tasks
+        numbers = range(first, first + rollout.num_tasks)
+        return self.players["train"].play(
+            [task_of(self.config.seed, self.iteration, number) for number in numbers],
+            self.sampler,
+            group_size=rollout.group_size,
+            seed=derive_seed(self.config.seed, "rollout", self.iteration),
+            temperature=rollout.temperature,
+        )
 
     def _warn(self, values: dict[str, float]) -> None:
         for text in warn_if_contradictory(values, self.history):
@@ -326,12 +338,14 @@ def make_run(
     limit = config.rollout.max_response_tokens
     critic = partial(load_critic_learner, model_path, config)
     algorithm = make_algorithm(config.algorithm, AlgorithmParts(critic, config.learner, limit, config.seed))
+    players = make_players(config, tokenizer)
     run = Run(
         config=config,
         folder=folder,
         policy=policy,
         sampler=make_policy_sampler(config, policy, tokenizer, model_path),
-        players=make_players(config, tokenizer),
+        players=players,
+        backlog=make_backlog(config, players["train"]),
         judging=MainJudging(config, folder),
         algorithm=algorithm,
         credit=make_credit(config.credit, parts),
