@@ -16,9 +16,10 @@ import pytest
 
 import istar_envs
 from istar_envs.seeding import derive_seed
+from istar_trainer.attempts import Task
 from istar_trainer.backlog import Backlog
 from istar_trainer.config import RolloutConfig
-from istar_trainer.rollout import Player, Task
+from istar_trainer.rollout import Player
 from istar_trainer.sampler import Completion, Request
 from istar_trainer.tiny import init_tiny
 from istar_trainer.weights import load_model

@@ -15,11 +15,12 @@ import pytest
 import torch
 from torch import nn
 
+from istar_trainer.attempts import Task
 from istar_trainer.config import RunConfig
 from istar_trainer.config_files import read_tree
 from istar_trainer.factories import make_env
 from istar_trainer.learner import Optimization, TorchLearner
-from istar_trainer.rollout import Player, Task
+from istar_trainer.rollout import Player
 from istar_trainer.sampler import Completion, LocalSampler, Request
 from istar_trainer.sft import clone, demonstrate
 from istar_trainer.tiny import init_tiny

@@ -10,6 +10,7 @@ from bandit_chain import WORDS, BanditChain
 from istar_envs.actions import format_reply
 from istar_envs.episode import Outcome
 from istar_judges.pairs import PairRule, make_pairs, weigh_pairs
+from istar_trainer.attempts import Task
 from istar_trainer.batch import StepBatch, collate
 from istar_trainer.config_credits import IstarCredit as CreditConfig
 from istar_trainer.config_credits import PrmConfig
@@ -20,7 +21,7 @@ from istar_trainer.credits.online_prm import OnlinePrm
 from istar_trainer.learner import Optimization, TorchLearner
 from istar_trainer.prm import ImplicitPrm, Pairs
 from istar_trainer.records import Step
-from istar_trainer.rollout import Player, Task
+from istar_trainer.rollout import Player
 from istar_trainer.sampler import LocalSampler
 from istar_trainer.sft import demonstration_batch
 from istar_trainer.tiny import collect_text, make_model, train_tokenizer

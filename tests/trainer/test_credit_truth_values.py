@@ -14,6 +14,7 @@ from istar_envs.errors import ConfigError
 from istar_envs.seeding import CounterRng
 from istar_envs.sokoban.board import ACTION_NAMES, State
 from istar_envs.sokoban.outlook import Outlook
+from istar_trainer.attempts import Task
 from istar_trainer.context import encode
 from istar_trainer.credit_truth import boards as boards_module
 from istar_trainer.credit_truth import replies as replies_module
@@ -25,7 +26,7 @@ from istar_trainer.credit_truth.tabular import Problem, choice_values, error_bou
 from istar_trainer.credit_truth.truth import StepKeys
 from istar_trainer.errors import RolloutError
 from istar_trainer.records import Step
-from istar_trainer.rollout import Player, Task
+from istar_trainer.rollout import Player
 from istar_trainer.sampler import Completion, Request
 
 WORDS = [f"<action>{name}</action>" for name in ACTION_NAMES]

@@ -8,8 +8,8 @@ import pytest
 from slow_envs import Waiting, doze, make_player, random_mover
 
 from builders import FLOAT32, ScriptedSampler
+from istar_trainer.attempts import Task
 from istar_trainer.env_calls import EnvCalls
-from istar_trainer.rollout import Task
 from istar_trainer.sampler import LocalSampler
 from istar_trainer.weights import load_model
 

@@ -20,6 +20,7 @@ from builders import RecordingLearner, ScriptedSampler, all_pairs
 from istar_envs.actions import format_reply
 from istar_trainer.advantages import combine_advantages
 from istar_trainer.algorithms import ALGORITHMS, AlgorithmParts, make_algorithm
+from istar_trainer.attempts import Task
 from istar_trainer.batch import StepBatch, collate
 from istar_trainer.config import LearnerConfig
 from istar_trainer.config_algorithms import KlConfig
@@ -28,7 +29,7 @@ from istar_trainer.credits import CREDITS, BatchOutcomes, CreditParts, make_cred
 from istar_trainer.critic import with_value_head
 from istar_trainer.learner import Optimization
 from istar_trainer.prm import Pairs
-from istar_trainer.rollout import Player, Task
+from istar_trainer.rollout import Player
 from istar_trainer.update import PolicyBatch, token_rewards, update_policy
 from istar_trainer.weights import load_model
 

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from builders import assert_same_tensors, gradients, make_learner, make_lm, make_scene
 from child_process import running
 from istar_envs.errors import ConfigError
+from istar_trainer.attempts import Task
 from istar_trainer.config_distributed import DeepSpeedConfig
 from istar_trainer.distributed import ranks, sharded, sharing, zero
 from istar_trainer.distributed.watchdog import EXIT_CODE, Watchdog
 from istar_trainer.errors import NonFiniteLoss
 from istar_trainer.learner import Optimization
-from istar_trainer.rollout import Task
 from tiny_run import tiny_config
 
 OPTIMIZATION = Optimization(1e-3, 0.01, 1.0)

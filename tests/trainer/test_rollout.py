@@ -8,13 +8,14 @@ import pytest
 
 import istar_envs
 from builders import FLOAT32, ScriptedSampler, make_trajectory
+from istar_trainer.attempts import Task
 from istar_trainer.batch import collate
 from istar_trainer.config import LearnerConfig
 from istar_trainer.config_algorithms import LossConfig
 from istar_trainer.errors import PromptTooLong, RolloutError
 from istar_trainer.learner import Optimization, TorchLearner
 from istar_trainer.records import Group
-from istar_trainer.rollout import Player, Task, require_enough
+from istar_trainer.rollout import Player, require_enough
 from istar_trainer.sampler import LocalSampler, Request
 from istar_trainer.update import PolicyBatch, update_policy
 from istar_trainer.weights import load_model

@@ -13,8 +13,9 @@ from istar_envs.sotopia.book import family_setting
 from istar_envs.sotopia.dialogue import Action
 from istar_envs.sotopia.grammar import ParseError
 from istar_envs.sotopia.partners.scripted import ScriptedPartner
+from istar_trainer.attempts import Task
 from istar_trainer.config import EnvConfig, RolloutConfig
-from istar_trainer.rollout import Player, Task
+from istar_trainer.rollout import Player
 from istar_trainer.sampler import Completion, Request
 from istar_trainer.social.dialogues import Chair, Dialogue, PartnerPlayer, PromptOverflow, play
 from istar_trainer.social.local_model import ModelPlayer, Prompting, load_player

@@ -17,6 +17,7 @@ from builders import EOS
 from istar_envs.agent import Conversation
 from istar_envs.episode import read_episodes
 from istar_envs.errors import ConfigError
+from istar_trainer.attempts import Task
 from istar_trainer.batch import StepBatch, collate
 from istar_trainer.config_lora import LoraConfig
 from istar_trainer.context import FullContext, Prompt, WindowContext, encode
@@ -27,7 +28,7 @@ from istar_trainer.pictures import PictureReader, PlacedPicture, look, reader_of
 from istar_trainer.pipeline import run_training
 from istar_trainer.progress import Progress
 from istar_trainer.records import Step, Trajectory
-from istar_trainer.rollout import Player, Task
+from istar_trainer.rollout import Player
 from istar_trainer.sampler import LocalSampler, Request
 from istar_trainer.sft import demonstration_batch
 from istar_trainer.tiny import init_tiny

@@ -1,4 +1,4 @@
-"""One trajectory while it is being played."""
+"""Tasks, and their trajectories while they are being played."""
 
 import logging
 from collections.abc import Callable
@@ -15,6 +15,21 @@ from istar_trainer.records import Step, Trajectory
 from istar_trainer.sampler import Completion
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What a group shares.
+
+    Attributes:
+        id: Group id, unique in the run.
+        seed: Seed of ``env.reset``.
+        task_id: A listed task to play instead of a drawn one.
+    """
+
+    id: str
+    seed: int
+    task_id: str | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -85,3 +100,21 @@ class Attempt:
             self.conversation.episode(self.error),
             mixed_snapshot_ids=ids if len(set(ids)) > 1 else (),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class OpenGroup:
+    """A group while it is being played.
+
+    Attributes:
+        task: What is played.
+        attempts: Its trajectories.
+    """
+
+    task: Task
+    attempts: tuple[Attempt, ...]
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all its trajectories have ended."""
+        return all(attempt.is_over for attempt in self.attempts)

@@ -10,10 +10,11 @@ from typing import Any
 
 from istar_envs.errors import ConfigError
 from istar_envs.seeding import derive_seed
+from istar_trainer.attempts import OpenGroup, Task
 from istar_trainer.config import RolloutConfig, RunConfig
 from istar_trainer.distributed.ranks import collected, dealt, from_all, num_ranks
 from istar_trainer.records import Group
-from istar_trainer.rollout import OpenGroup, Player, Task
+from istar_trainer.rollout import Player
 from istar_trainer.sampler import Sampler
 
 

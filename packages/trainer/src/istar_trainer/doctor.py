@@ -16,6 +16,7 @@ import torch
 from rich.table import Table
 
 from istar_trainer.advantages import rloo_advantages, spread_over_tokens
+from istar_trainer.attempts import Task
 from istar_trainer.batch import StepBatch, collate
 from istar_trainer.config import EnvConfig, LearnerConfig, RolloutConfig, RunConfig
 from istar_trainer.config_algorithms import LossConfig
@@ -24,7 +25,6 @@ from istar_trainer.config_sampler import LocalSamplerConfig, SamplerConfig, Vllm
 from istar_trainer.factories import make_env, make_learner, make_players, make_policy_sampler
 from istar_trainer.folder import describe_machine
 from istar_trainer.learner import Optimization, TorchLearner
-from istar_trainer.rollout import Task
 from istar_trainer.sampler import PolicySampler
 from istar_trainer.tiny import init_tiny
 from istar_trainer.update import PolicyBatch, update_policy

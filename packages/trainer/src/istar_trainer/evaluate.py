@@ -11,8 +11,9 @@ from istar_envs.agent import Conversation
 from istar_envs.episode import Episode
 from istar_envs.errors import ConfigError
 from istar_envs.seeding import derive_seed
+from istar_trainer.attempts import Task
 from istar_trainer.metrics import mean_interval, wilson_interval
-from istar_trainer.rollout import Player, Task
+from istar_trainer.rollout import Player
 from istar_trainer.sampler import Sampler
 
 

@@ -6,10 +6,11 @@ from typing import Protocol
 from istar_envs.episode import write_episodes
 from istar_envs.errors import ConfigError
 from istar_envs.seeding import derive_seed
+from istar_trainer.attempts import Task
 from istar_trainer.config import RunConfig
 from istar_trainer.evaluate import evaluate, listed_tasks
 from istar_trainer.factories import make_env, make_players
-from istar_trainer.rollout import Player, Task
+from istar_trainer.rollout import Player
 from istar_trainer.sampler import LocalSampler
 from istar_trainer.tiny import init_tiny
 from istar_trainer.weights import load_model

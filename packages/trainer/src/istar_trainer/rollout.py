@@ -6,7 +6,6 @@ weighs nothing; ending a run because too many broke is the caller's decision.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import gymnasium as gym
@@ -14,45 +13,12 @@ import gymnasium as gym
 from istar_envs.agent import Conversation
 from istar_envs.episode import RecentImages
 from istar_envs.seeding import derive_seed
-from istar_trainer.attempts import Attempt
+from istar_trainer.attempts import Attempt, OpenGroup, Task
 from istar_trainer.context import Context, FullContext, Prompt, WindowContext
 from istar_trainer.env_calls import EnvCalls
 from istar_trainer.errors import PromptTooLong, RolloutError
 from istar_trainer.records import Group
 from istar_trainer.sampler import Request, Sampler
-
-
-@dataclass(frozen=True, slots=True)
-class Task:
-    """What a group shares.
-
-    Attributes:
-        id: Group id, unique in the run.
-        seed: Seed of ``env.reset``.
-        task_id: A listed task to play instead of a drawn one.
-    """
-
-    id: str
-    seed: int
-    task_id: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class OpenGroup:
-    """A group while it is being played.
-
-    Attributes:
-        task: What is played.
-        attempts: Its trajectories.
-    """
-
-    task: Task
-    attempts: tuple[Attempt, ...]
-
-    @property
-    def is_over(self) -> bool:
-        """Whether all its trajectories have ended."""
-        return all(attempt.is_over for attempt in self.attempts)
 
 
 class Player:

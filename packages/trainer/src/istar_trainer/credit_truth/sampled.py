@@ -14,10 +14,11 @@ import numpy as np
 from torch import Tensor
 
 from istar_envs.seeding import derive_seed
+from istar_trainer.attempts import Task
 from istar_trainer.credit_truth.truth import Floats, StepTruth, played, situation
 from istar_trainer.errors import RolloutError
 from istar_trainer.records import Group, Step, Trajectory
-from istar_trainer.rollout import Player, Task
+from istar_trainer.rollout import Player
 from istar_trainer.sampler import Completion, Request, Sampler
 
 PER_ROUND: Final = 16

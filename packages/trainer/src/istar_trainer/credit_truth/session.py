@@ -19,6 +19,7 @@ from torch import Tensor
 from istar_envs.agent import Conversation
 from istar_envs.errors import ConfigError
 from istar_envs.seeding import derive_seed
+from istar_trainer.attempts import Task
 from istar_trainer.batch import StepBatch, collate
 from istar_trainer.checkpoint import list_checkpoints, load_checkpoint
 from istar_trainer.config import RunConfig
@@ -32,7 +33,7 @@ from istar_trainer.learner import Learner, Optimization
 from istar_trainer.prm import Pairs
 from istar_trainer.progress import Progress
 from istar_trainer.records import Group
-from istar_trainer.rollout import Task, require_enough
+from istar_trainer.rollout import require_enough
 from istar_trainer.setup import Run, make_run
 from istar_trainer.weights import load_model
 

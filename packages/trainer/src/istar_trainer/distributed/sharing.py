@@ -5,13 +5,14 @@ from pathlib import Path
 from typing import Any
 
 from istar_envs.episode import Episode, Outcome
+from istar_trainer.attempts import Task
 from istar_trainer.config import RunConfig
 from istar_trainer.distributed.ranks import collected, dealt, from_all, from_main, is_main
 from istar_trainer.folder import RunFolder
 from istar_trainer.judging import Judging, make_judging
 from istar_trainer.metrics import MetricsLog, Record
 from istar_trainer.records import Group
-from istar_trainer.rollout import Player, Task
+from istar_trainer.rollout import Player
 from istar_trainer.sampler import Sampler
 
 
