@@ -158,6 +158,13 @@ def test_two_processes_train_as_one_does(home, alone, backend):
     assert_same_training(home / backend, alone)
 
 
+def test_two_processes_that_merge_full_dialogues_train_as_one_does(home):
+    dialogue = ["--env.window=None", "--seed=1"]  # with seed 0 one draw is on the edge of two tokens
+    train(home / "tiny.yaml", "--run-dir", home / "dialogue-alone", *dialogue, launcher=[])
+    train(home / "tiny.yaml", "--run-dir", home / "dialogue", *dialogue)
+    assert_same_training(home / "dialogue", home / "dialogue-alone")
+
+
 @pytest.mark.parametrize("lost", [0, 1])
 def test_when_a_process_is_killed_the_other_stops_with_a_report_and_the_run_goes_on_later(home, alone, lost):
     folder = home / f"killed-{lost}"

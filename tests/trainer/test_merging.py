@@ -150,6 +150,12 @@ def test_micro_batches_keep_families_whole_and_count_their_longest_rows(most, pa
     assert sorted(seen) == list(range(len(batch)))
 
 
+def test_no_rows_are_no_families():
+    nothing = torch.tensor([], dtype=torch.int64)
+    assert mixed_batch().select(nothing).families() == []
+    assert list(micro_batches(mixed_batch().select(nothing), 10, merge_prefixes=True)) == []
+
+
 @pytest.mark.parametrize("num_shares", [1, 2, 3, 9])
 def test_a_family_stays_with_one_process(num_shares):
     batch = mixed_batch()

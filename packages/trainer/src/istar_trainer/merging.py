@@ -62,7 +62,7 @@ def families_of(
     coded = ids.index_put((rows, column), -1 - number)
     texts = [row[real].numpy().tobytes() for row, real in zip(coded, attention.bool(), strict=True)]
     order = sorted(range(len(texts)), key=lambda row: (texts[row], -row), reverse=True)
-    families = [order[:1]]
+    families = [[row] for row in order[:1]]
     for longer, row in pairwise(order):
         # what begins a row of the sorted list begins all rows between the two
         if texts[longer].startswith(texts[row]):
