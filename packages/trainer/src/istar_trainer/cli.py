@@ -25,6 +25,7 @@ from istar_trainer.credit_truth.options import Options
 
 _T = TypeVar("_T")
 _TYRO = (tyro.conf.AvoidSubcommands, tyro.conf.FlagConversionOff)
+_PYTHON_WORDS = {"true": "True", "false": "False", "null": "None"}
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -313,7 +314,14 @@ def _config(argv: list[str], prog: str) -> RunConfig:
     if path is None and not {"-h", "--help"} & set(argv):
         raise _missing_config(prog)
     default = RunConfig() if path is None else load_config(path, algorithm=algorithm, credit=credit)
-    return tyro.cli(RunConfig, prog=f"{prog} CONFIG", args=argv, default=default, config=_TYRO)
+    args = [_like_python(word) for word in argv]
+    return tyro.cli(RunConfig, prog=f"{prog} CONFIG", args=args, default=default, config=_TYRO)
+
+
+def _like_python(word: str) -> str:
+    """Let values be written as in a configuration file: ``--env.window=null``."""
+    key, equals, value = word.rpartition("=")
+    return key + equals + _PYTHON_WORDS.get(value, value)
 
 
 def _args_and_config(kind: type[_T], argv: list[str], prog: str) -> tuple[_T, RunConfig]:
