@@ -183,12 +183,12 @@ def test_a_picture_that_was_never_stored_is_named(tmp_path):
         ImageStore(tmp_path / "images").get("abc")
 
 
-def test_images_in_memory_are_found_by_their_hash_until_there_are_too_many():
+def test_images_in_memory_are_found_by_their_hash_and_the_oldest_go_first():
     recent = RecentImages(most=2)
-    keys = [recent.put(png) for png in (b"one", b"two")]
-    assert keys[0] == hashlib.sha256(b"one").hexdigest()
-    assert [recent.get(key) for key in keys] == [b"one", b"two"]
+    keys = [recent.put(png) for png in (b"two", b"one", b"two")]
+    assert keys[1] == hashlib.sha256(b"one").hexdigest()
+    assert [recent.get(key) for key in keys] == [b"two", b"one", b"two"]
     newest = recent.put(b"three")
-    assert recent.get(newest) == b"three"
+    assert [recent.get(key) for key in (keys[0], newest)] == [b"two", b"three"]
     with pytest.raises(KeyError):
-        recent.get(keys[0])
+        recent.get(keys[1])

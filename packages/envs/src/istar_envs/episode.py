@@ -6,6 +6,7 @@ live beside the records (``ImageStore``), so that a transcript stays small and r
 
 import hashlib
 import json
+import threading
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -209,7 +210,7 @@ class ImageStore:
 
 
 class RecentImages(ImageStore):
-    """Images by content hash in memory; all are forgotten when there are too many.
+    """Images by content hash in memory, for any number of threads; the oldest go when there are too many.
 
     Args:
         most: How many are kept.
@@ -218,13 +219,16 @@ class RecentImages(ImageStore):
     def __init__(self, most: int = 20_000) -> None:
         self._most = most
         self._known: dict[str, bytes] = {}
+        self._lock = threading.Lock()
 
     def put(self, png: bytes) -> str:
-        """Keep PNG bytes and return their SHA-256 in hex."""
+        """Keep PNG bytes as the newest and return their SHA-256 in hex."""
         key = hashlib.sha256(png).hexdigest()
-        if len(self._known) >= self._most:
-            self._known.clear()
-        self._known[key] = png
+        with self._lock:
+            self._known.pop(key, None)
+            self._known[key] = png
+            if len(self._known) > self._most:
+                del self._known[next(iter(self._known))]
         return key
 
     def get(self, key: str) -> bytes:
