@@ -1,6 +1,7 @@
 """``istar-envs serve`` for environments: its options, and what it does with them."""
 
 import argparse
+import gc
 import json
 import logging
 import sys
@@ -18,6 +19,8 @@ logger = logging.getLogger(__name__)
 DEFAULT_PORT: Final = 8700
 _USUAL: Final = Limits()
 _MIN_TOKEN: Final = 16
+_GARBAGE: Final = 5_000
+"""New objects after which garbage is looked for; a batch alone makes thousands that are soon forgotten."""
 
 
 def describe(parser: argparse.ArgumentParser) -> None:
@@ -82,6 +85,8 @@ def serve_environments(args: argparse.Namespace) -> None:
             "let only those in who may.",
             args.host,
         )
+    gc.freeze()
+    gc.set_threshold(_GARBAGE)
     with stopped_by_signals(server):
         sys.stdout.write(f"{len(service.worlds.names)} environments at {server.url}/; Ctrl-C ends it\n")
         sys.stdout.flush()
