@@ -133,9 +133,14 @@ async def play_batched(url: str, players: list[Player], *, connections: int, sec
     await asyncio.gather(*(work(players[i::connections]) for i in range(connections)))
 
 
-async def abandon(url: str, env: str, *, seconds: float) -> int:
-    """Open sessions, step each a little and leave it; returns how many."""
-    connection, stop, count = connect(url), perf_counter() + seconds, 0
+async def abandon(url: str, env: str, *, seconds: float) -> tuple[int, int]:
+    """Open sessions, step each a little and leave it.
+
+    Returns:
+        How many were opened, and how many of them expired before their steps were made: those that a busy
+        machine did not come back to in time.
+    """
+    connection, stop, count, expired = connect(url), perf_counter() + seconds, 0, 0
     while perf_counter() < stop:
         status, content = await connection.call("POST", "/v1/sessions", {"env": env})
         if status == 503:
@@ -145,10 +150,14 @@ async def abandon(url: str, env: str, *, seconds: float) -> int:
         for _ in range(5):
             name, body = player.next_call()
             status, content = await connection.call("POST", f"/v1/sessions/{player.session}/{name}", body)
-            player.take(body, json.loads(content))
+            answer = json.loads(content)
+            if answer.get("error") == "SessionLost":
+                expired += 1
+                break
+            player.take(body, answer)
         count += 1
     await connection.close()
-    return count
+    return count, expired
 
 
 def connect(url: str) -> Connection:

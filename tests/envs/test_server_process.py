@@ -27,10 +27,11 @@ from istar_envs.server.serving import Server, running_server
 from istar_envs.server.worlds import Worlds
 
 SOKOBAN = "istar/Sokoban-v0"
+VISUAL = "istar/VisualSokoban-v0"
 
 
-def remote(url, **options):
-    return istar_envs.make("istar/Remote-v0", url=url, env=SOKOBAN, disable_env_checker=True, **options)
+def remote(url, env=SOKOBAN, **options):
+    return istar_envs.make("istar/Remote-v0", url=url, env=env, disable_env_checker=True, **options)
 
 
 def try_step(env):
@@ -126,9 +127,9 @@ def test_a_call_waits_for_a_server_that_is_being_restarted(tmp_path):
 
 
 def test_a_running_step_is_finished_and_answered_before_the_end():
-    service = Service(Worlds([SOKOBAN]), Limits())
+    service = Service(Worlds([VISUAL]), Limits())
     with running_server(service) as server:
-        env = remote(server.url)
+        env = remote(server.url, VISUAL)
         env.reset(seed=0)
         (session,) = service.sessions
         step, began = session.env.step, threading.Event()
@@ -145,18 +146,18 @@ def test_a_running_step_is_finished_and_answered_before_the_end():
         began.wait()
         server.stop()
         with pytest.raises(ServerUnreachable, match="stopping"):
-            remote(server.url, patience_s=0.0)
+            remote(server.url, VISUAL, patience_s=0.0)
     thread.join()
     assert results[0][-1]["steps"] == 1
     with pytest.raises(ServerUnreachable):
-        remote(server.url, patience_s=0.0)
+        remote(server.url, VISUAL, patience_s=0.0)
     env.close()
 
 
 def test_a_step_that_takes_longer_than_the_grace_does_not_hold_the_end_up():
-    service = Service(Worlds([SOKOBAN]), Limits(grace_s=0.2))
+    service = Service(Worlds([VISUAL]), Limits(grace_s=0.2))
     with running_server(service) as server:
-        env = remote(server.url, patience_s=0.0)
+        env = remote(server.url, VISUAL, patience_s=0.0)
         env.reset(seed=0)
         (session,) = service.sessions
         release = threading.Event()
@@ -169,6 +170,74 @@ def test_a_step_that_takes_longer_than_the_grace_does_not_hold_the_end_up():
     release.set()
     thread.join()
     env.close()
+
+
+def test_steps_of_sokoban_are_answered_while_every_thread_is_busy():
+    service = Service(Worlds([SOKOBAN, VISUAL]), Limits())
+    release, began = threading.Event(), threading.Event()
+
+    def stuck(action: int) -> None:
+        began.set()
+        release.wait(20)
+
+    with running_server(service, threads=1) as server:
+        slow, quick = remote(server.url, VISUAL), remote(server.url)
+        slow.reset(seed=0)
+        (session,) = (session for session in service.sessions if session.name == VISUAL)
+        quick.reset(seed=0)
+        session.env.step = stuck
+        thread = threading.Thread(target=try_step, args=(slow,))
+        thread.start()
+        began.wait()
+        assert quick.step(0)[-1]["steps"] == 1
+        assert quick.unwrapped.invalid_step("no action")[-1]["steps"] == 2
+        assert thread.is_alive()
+        release.set()
+        thread.join()
+        quick.close()
+        slow.close()
+
+
+def test_a_step_that_must_wait_for_its_session_holds_up_no_other():
+    service = Service(Worlds([SOKOBAN]), Limits())
+    with running_server(service, threads=2) as server:
+        held = remote(server.url)
+        held.reset(seed=0)
+        (session,) = service.sessions
+        free = remote(server.url)
+        free.reset(seed=0)
+        with session.lock:
+            thread = threading.Thread(target=try_step, args=(held,))
+            thread.start()
+            time.sleep(0.2)
+            assert free.step(0)[-1]["steps"] == 1
+            assert session.sequence == 1
+        thread.join()
+        assert session.sequence == 2
+        assert service.metrics.total("problems") == 0
+        held.close()
+        free.close()
+
+
+def test_a_long_request_is_left_to_the_threads():
+    service = Service(Worlds([SOKOBAN]), Limits())
+    with running_server(service) as server:
+        env = remote(server.url)
+        env.reset(seed=0)
+        (session,) = service.sessions
+        step, threads = session.env.unwrapped.invalid_step, []
+
+        def noted(reason: str) -> object:
+            threads.append(threading.current_thread().name)
+            return step(reason)
+
+        session.env.unwrapped.invalid_step = noted
+        for reason in (*["short"] * 5, "long" * 1000):
+            env.unwrapped.invalid_step(reason)
+        env.close()
+    # a request that arrives before a thread has left the connection's last one is that thread's
+    assert "istar-server" in threads[:5]
+    assert threads[5].startswith("waitress")
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,12 @@
 """``istar-envs serve`` for environments: its options, and what it does with them."""
 
 import argparse
+import gc
 import json
 import logging
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,6 +21,8 @@ logger = logging.getLogger(__name__)
 DEFAULT_PORT: Final = 8700
 _USUAL: Final = Limits()
 _MIN_TOKEN: Final = 16
+_GARBAGE: Final = 5_000
+"""New objects after which garbage is looked for; a batch alone makes thousands that are soon forgotten."""
 
 
 def describe(parser: argparse.ArgumentParser) -> None:
@@ -82,10 +87,23 @@ def serve_environments(args: argparse.Namespace) -> None:
             "let only those in who may.",
             args.host,
         )
-    with stopped_by_signals(server):
+    with _seldom_collected(), stopped_by_signals(server):
         sys.stdout.write(f"{len(service.worlds.names)} environments at {server.url}/; Ctrl-C ends it\n")
         sys.stdout.flush()
         server.run()
+
+
+@contextmanager
+def _seldom_collected() -> Iterator[None]:
+    """Let Python look for garbage less often, and not in what has been loaded by now."""
+    usual = gc.get_threshold()
+    gc.freeze()
+    gc.set_threshold(_GARBAGE)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*usual)
+        gc.unfreeze()
 
 
 def _usable(options: dict[str, dict[str, Any]]) -> list[str]:

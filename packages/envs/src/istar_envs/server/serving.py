@@ -5,6 +5,7 @@ import signal
 import socket
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
@@ -20,7 +21,7 @@ try:
     import waitress.server  # type: ignore[import-untyped]
     from waitress import wasyncore
     from waitress.adjustments import Adjustments  # type: ignore[import-untyped]
-    from waitress.task import ErrorTask, ThreadedTaskDispatcher  # type: ignore[import-untyped]
+    from waitress.task import ErrorTask, ThreadedTaskDispatcher, WSGITask  # type: ignore[import-untyped]
 except ImportError as error:
     raise EnvError('waitress is not installed. Run "pip install istar-envs[server]".') from error
 
@@ -28,6 +29,8 @@ logger = logging.getLogger(__name__)
 
 _MAX_HEADER: Final = 16 * 2**10
 _POLL_S: Final = 0.25
+_SHORT: Final = 1000
+"""Bytes of a request that is read in an instant."""
 
 
 class _BrokenRequest(ErrorTask):  # type: ignore[misc]
@@ -45,9 +48,26 @@ class _BrokenRequest(ErrorTask):  # type: ignore[misc]
         self.write(body)
 
 
+class _Answer(WSGITask):  # type: ignore[misc]
+    """Answers a request; head and body leave together, as sending costs more than a step."""
+
+    wrote_header = False
+
+    def write(self, data: bytes) -> None:
+        """Take the answer, or a part of it."""
+        if self.wrote_header or self.content_length != len(data) or not self.has_body:
+            super().write(data)
+            return
+        head = self.build_response_header()
+        self.wrote_header = True
+        self.channel.write_soon(head + data)
+        self.content_bytes_written = len(data)
+
+
 class _Channel(waitress.channel.HTTPChannel):  # type: ignore[misc]
     """One connection, which knows since when it waits for the rest of a request."""
 
+    task_class = _Answer
     error_task_class = _BrokenRequest
     waiting_since: float | None = None
 
@@ -115,6 +135,8 @@ class Server(waitress.server.TcpWSGIServer):  # type: ignore[misc]
             bind_socket=False,
         )
         self._service = service
+        self._reader = 0
+        self._arrived: deque[_Channel] = deque()
         self._deadline: float | None = None
         self._running: list[tuple[Any, Any]] | None = None
         place = f"[{host}]" if ":" in host else host
@@ -128,19 +150,33 @@ class Server(waitress.server.TcpWSGIServer):  # type: ignore[misc]
         """
         try:
             self._service.start()
+            self._reader = threading.get_ident()
             while not self._is_finished():
                 wasyncore.loop(timeout=_POLL_S, use_poll=True, map=self._map, count=1)
+                self._begin()
         finally:
             self.task_dispatcher.shutdown(timeout=_POLL_S)
             self._service.stop()
             wasyncore.close_all(self._map)
+
+    def add_task(self, channel: _Channel) -> None:
+        """Take a connection whose next request has arrived."""
+        if threading.get_ident() == self._reader:
+            self._arrived.append(channel)
+        else:
+            super().add_task(channel)
+
+    def pull_trigger(self) -> None:
+        """Wake the thread that reads, unless it is this one."""
+        if threading.get_ident() != self._reader:
+            super().pull_trigger()
 
     def stop(self, *_: Any) -> None:
         """Take no more requests, and let ``run`` return when the running ones are answered."""
         self._service.refuse()
         if self._deadline is None:
             self._deadline = time.monotonic() + self._service.limits.grace_s
-            self.pull_trigger()
+            super().pull_trigger()
 
     def maintenance(self, now: float) -> None:
         """Close connections that do nothing or are too slow with a request."""
@@ -149,6 +185,21 @@ class Server(waitress.server.TcpWSGIServer):  # type: ignore[misc]
             since = channel.waiting_since
             if since is not None and since < now - self._service.limits.request_s:
                 channel.will_close = True
+
+    def _begin(self) -> None:
+        """Answer the instant ones of the requests that have arrived, and hand the others to the threads."""
+        while self._arrived:
+            channel = self._arrived.popleft()
+            request = channel.requests[0]
+            if self._is_instant(request):
+                channel.service()
+            else:
+                super().add_task(channel)
+
+    def _is_instant(self, request: Any) -> bool:
+        """Whether a request takes hardly longer than handing it to another thread."""
+        is_short = request.error is None and request.content_length <= _SHORT
+        return is_short and self._service.sessions.is_instant(request.path)
 
     def _is_finished(self) -> bool:
         """Whether ``stop`` was called, and all that ran then is answered or has taken too long."""

@@ -5,13 +5,15 @@ import secrets
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import gymnasium as gym
 
 from istar_envs.server.problems import Refusal
 from istar_envs.wire.messages import InvalidStep, Move, Reset, Step
 from istar_envs.wire.values import Pictures, dumps, from_wire, to_wire
+
+_STEPPED: Final = ("observation", "reward", "terminated", "truncated", "info")
 
 
 class Session:
@@ -111,19 +113,12 @@ class Session:
         return self._answer
 
     def _carried_out(self, move: Move) -> dict[str, Any]:
-        pictures, env = self.pictures, self.env
         if isinstance(move, Reset):
-            observation, info = env.reset(seed=move.seed, options=self._value(move.options, "options"))
+            observation, info = self.env.reset(seed=move.seed, options=self._value(move.options, "options"))
             self.was_reset = True
-            return {"observation": to_wire(observation, pictures), "info": to_wire(info, pictures)}
-        observation, reward, terminated, truncated, info = self._stepped(move)
-        return {
-            "observation": to_wire(observation, pictures),
-            "reward": to_wire(reward),
-            "terminated": to_wire(terminated),
-            "truncated": to_wire(truncated),
-            "info": to_wire(info, pictures),
-        }
+            return cast(dict[str, Any], to_wire({"observation": observation, "info": info}, self.pictures))
+        stepped = dict(zip(_STEPPED, self._stepped(move), strict=True))
+        return cast(dict[str, Any], to_wire(stepped, self.pictures))
 
     def _stepped(self, move: Move) -> Any:
         if isinstance(move, Step):

@@ -13,12 +13,13 @@ from istar_envs.server.limits import Limits
 from istar_envs.server.metrics import Metrics
 from istar_envs.server.problems import Refusal
 from istar_envs.server.session import Session
-from istar_envs.server.worlds import BROWSER, Worlds, describe_env
+from istar_envs.server.worlds import BROWSER, INSTANT, Worlds, describe_env
 from istar_envs.wire.messages import Create, Move, Reset
 from istar_envs.wire.values import to_wire
 
 logger = logging.getLogger(__name__)
 
+_STEPS: Final = ("step", "invalid_step")
 _BUSY_S: Final = 5.0
 """Seconds that a call waits for another one to the same session."""
 
@@ -143,6 +144,12 @@ class SessionTable:
         finally:
             session.used_at = time.monotonic()
             session.lock.release()
+
+    def is_instant(self, path: str) -> bool:
+        """Whether what is asked at a path takes microseconds and waits for nothing."""
+        place, _, call = path.rpartition("/")
+        session = self._sessions.get(place.removeprefix("/v1/sessions/")) if call in _STEPS else None
+        return session is not None and session.name in INSTANT and not session.lock.locked()
 
     def close(self, session_id: str) -> None:
         """Close a session.

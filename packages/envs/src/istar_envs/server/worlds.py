@@ -18,6 +18,8 @@ from istar_envs.wire.descriptions import describe
 
 REMOTE: Final = "istar/Remote-v0"
 BROWSER: Final = "istar/WebShopBrowser-v0"
+INSTANT: Final = frozenset({"istar/Sokoban-v0"})
+"""Environments whose every step takes microseconds, whatever the arguments, and waits for nothing."""
 
 Choices = Mapping[str, tuple[Any, ...] | range]
 _FLAG: Final = (False, True)

@@ -8,6 +8,8 @@ rewards.
 from dataclasses import dataclass
 from typing import Final
 
+from istar_envs.sokoban.bits import cells_of
+
 UP, DOWN, LEFT, RIGHT = range(4)
 ACTION_NAMES: Final = ("up", "down", "left", "right")
 """Names of the four actions, by code; the only table of codes in the package."""
@@ -85,18 +87,12 @@ def to_text(layout: Layout, state: State, floor: str = "-") -> str:
     ``#`` wall, ``-`` floor, ``.`` target, ``$`` box, ``*`` box on target, ``@`` player,
     ``+`` player on target.
     """
-    rows = []
-    for row in range(layout.height):
-        line = []
-        for cell in range(row * layout.width, (row + 1) * layout.width):
-            on_target = layout.targets >> cell & 1
-            if layout.walls >> cell & 1:
-                line.append("#")
-            elif cell == state.player:
-                line.append("+" if on_target else "@")
-            elif state.boxes >> cell & 1:
-                line.append("*" if on_target else "$")
-            else:
-                line.append("." if on_target else floor)
-        rows.append("".join(line))
-    return "\n".join(rows)
+    num_cells = layout.height * layout.width
+    chars = ["#" if bit == "1" else floor for bit in reversed(f"{layout.walls:0{num_cells}b}")]
+    for cell in cells_of(layout.targets):
+        chars[cell] = "."
+    for cell in cells_of(state.boxes):
+        chars[cell] = "*" if chars[cell] == "." else "$"
+    chars[state.player] = "+" if chars[state.player] == "." else "@"
+    text = "".join(chars)
+    return "\n".join(text[start : start + layout.width] for start in range(0, num_cells, layout.width))

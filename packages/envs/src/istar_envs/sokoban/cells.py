@@ -5,7 +5,9 @@ Codes: 0 wall, 1 floor, 2 target, 3 box on target, 4 box, 5 player, 6 player on 
 
 from typing import Final
 
+from istar_envs.sokoban.bits import cells_of
 from istar_envs.sokoban.board import Layout, State
+from istar_envs.sokoban.deadlocks import floor_of
 
 WALL, FLOOR, TARGET, BOX_ON_TARGET, BOX, PLAYER, PLAYER_ON_TARGET = range(7)
 CHARS: Final = "#-.*$@+"
@@ -29,31 +31,25 @@ class CellGrid:
         places: Cell of the board of every cell of the level.
     """
 
-    __slots__ = ("_box_codes", "_player_codes", "fixed", "places")
+    __slots__ = ("fixed", "places")
 
     def __init__(self, layout: Layout, height: int, width: int) -> None:
-        num_cells = layout.height * layout.width
-        self.places = tuple(cell // layout.width * width + cell % layout.width for cell in range(num_cells))
-        on_target = [bool(layout.targets >> cell & 1) for cell in range(num_cells)]
+        rows, cols = range(layout.height), range(layout.width)
+        self.places = tuple([row * width + col for row in rows for col in cols])
         fixed = bytearray(height * width)
-        for cell, place in enumerate(self.places):
-            if not layout.walls >> cell & 1:
-                fixed[place] = TARGET if on_target[cell] else FLOOR
+        for cell in cells_of(floor_of(layout)):
+            fixed[self.places[cell]] = TARGET if layout.targets >> cell & 1 else FLOOR
         self.fixed = bytes(fixed)
-        self._box_codes = tuple(BOX_ON_TARGET if on else BOX for on in on_target)
-        self._player_codes = tuple(PLAYER_ON_TARGET if on else PLAYER for on in on_target)
 
     def codes(self, state: State) -> bytearray:
         """Return one code per cell of the board, row by row, as a new writable buffer."""
-        cells = bytearray(self.fixed)
-        places = self.places
-        boxes = state.boxes
-        while boxes:
-            lowest = boxes & -boxes
-            cell = lowest.bit_length() - 1
-            cells[places[cell]] = self._box_codes[cell]
-            boxes ^= lowest
-        cells[places[state.player]] = self._player_codes[state.player]
+        fixed, places = self.fixed, self.places
+        cells = bytearray(fixed)
+        for cell in cells_of(state.boxes):
+            place = places[cell]
+            cells[place] = BOX_ON_TARGET if fixed[place] == TARGET else BOX
+        place = places[state.player]
+        cells[place] = PLAYER_ON_TARGET if fixed[place] == TARGET else PLAYER
         return cells
 
 

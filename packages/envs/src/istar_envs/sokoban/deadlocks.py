@@ -3,7 +3,6 @@
 Both tests hold for layouts with as many targets as boxes; neither finds every lost position.
 """
 
-from istar_envs.sokoban.bits import shifted
 from istar_envs.sokoban.board import Layout
 
 
@@ -18,16 +17,17 @@ def pull_layers(layout: Layout, targets: int) -> list[int]:
     Returns:
         Bit fields of the cells that are 0, 1, 2, … pulls away; together, all that can be reached.
     """
-    floor = floor_of(layout)
-    layers = [targets]
-    found = targets
-    while layers[-1]:
-        reached = 0
-        for offset in layout.offsets:
-            reached |= shifted(layers[-1], offset) & floor & shifted(floor, -offset)
-        layers.append(reached & ~found)
-        found |= reached
-    return layers[:-1]
+    floor, width = floor_of(layout), layout.width
+    up, down = floor & floor << width, floor & floor >> width
+    left, right = floor & floor << 1, floor & floor >> 1
+    layers = []
+    layer = found = targets
+    while layer:
+        layers.append(layer)
+        pulled = layer >> width & up | layer << width & down | layer >> 1 & left | layer << 1 & right
+        layer = pulled & ~found
+        found |= layer
+    return layers
 
 
 def dead_squares(layout: Layout) -> int:

@@ -88,7 +88,8 @@ def generate(recipe: Recipe, seed: int, split: Split, level_id: str) -> Level:
             of reach for the size.
     """
     optima = range(recipe.min_moves, recipe.max_moves + 1)
-    wanted = _drawn(CounterRng(derive_seed(seed, "optimum")), optima, len(optima))
+    is_spread = recipe.rule == "spread"
+    wanted = _drawn(CounterRng(derive_seed(seed, "optimum")), optima, len(optima)) if is_spread else []
     for attempt in range(MAX_TRIES):
         rng = CounterRng(derive_seed(seed, "room", attempt))
         level = _attempt(recipe, rng, split, wanted[: 1 if attempt < recipe.patience else None], level_id)

@@ -18,7 +18,8 @@ class Outlook:
     """Answers for the states of one level.
 
     Args:
-        level: The level; its stored optimum answers for the start without any search.
+        level: The level. Its stored optimum answers for the start where there is no table. The first
+            question makes the table, which costs nothing if the level was generated just before.
     """
 
     __slots__ = ("_is_tabulated", "_level", "_table")
@@ -36,12 +37,12 @@ class Outlook:
             whether the state is known to be unsolvable.
         """
         level = self._level
-        if level.num_moves is not None and state == level.start:
-            return level.num_moves, False
         if self._is_tabulated is None:
             self._table = distances(level.layout, level.start.boxes.bit_count())
             self._is_tabulated = self._table is not None
         if self._table is None:
+            if level.num_moves is not None and state == level.start:
+                return level.num_moves, False
             return NO_NUMBER, self._is_provably_dead(state.boxes)
         moves_left = self._table.moves_left(state)
         return (NO_NUMBER, True) if moves_left is None else (moves_left, False)

@@ -9,11 +9,15 @@ from collections.abc import Iterator, Sequence
 from typing import Literal
 
 from istar_envs.seeding import CounterRng
+from istar_envs.sokoban.bits import cells_of
 from istar_envs.sokoban.board import Layout, State
+from istar_envs.sokoban.deadlocks import floor_of
 
 Rule = Literal["swaps", "pulls"]
 Position = tuple[int, ...]
 """Player cell, then the cell of each box; box i began on target i."""
+Ways = dict[int, list[tuple[int, int]]]
+"""Where the player can walk from each cell, and the cell he turns his back on then."""
 
 
 def reverse_starts(
@@ -58,17 +62,27 @@ def scored_positions(
     """
     layer = {solved: (0, 0)}
     seen = {solved}
+    ways = _ways(layout)
     while layer and depth > 1:
         depth -= 1
-        layer, pulled = _next_layer(layout, layer, seen, rule)
+        layer, pulled = _next_layer(ways, layer, seen, rule)
         seen.update(layer)
         for position in pulled:
             if not any(layout.targets >> cell & 1 for cell in position):
                 yield layer[position][0] * _displacement(layout.width, position[1:], solved[1:]), position
 
 
+def _ways(layout: Layout) -> Ways:
+    """Tabulate the ways of a layout."""
+    ways: Ways = {}
+    for cell in cells_of(floor_of(layout)):
+        sides = [(cell + offset, cell - offset) for offset in layout.offsets]
+        ways[cell] = [side for side in sides if not layout.walls >> side[0] & 1]
+    return ways
+
+
 def _next_layer(
-    layout: Layout, layer: dict[Position, tuple[int, int]], seen: set[Position], rule: Rule
+    ways: Ways, layer: dict[Position, tuple[int, int]], seen: set[Position], rule: Rule
 ) -> tuple[dict[Position, tuple[int, int]], list[Position]]:
     """Take one step back from all positions of a layer.
 
@@ -81,36 +95,29 @@ def _next_layer(
     following: dict[Position, tuple[int, int]] = {}
     pulled: dict[Position, None] = {}
     for position, (count, last) in layer.items():
-        for successor, dragged in _steps_back(layout, position, rule):
-            if successor in seen:
+        player, boxes = position[0], position[1:]
+        for ahead, behind in ways[player]:
+            if ahead in boxes:
                 continue
-            total, boxes = count, last
-            if dragged:
-                boxes = 1 << dragged
-                total += rule == "pulls" or last != boxes
-                pulled[successor] = None
-            known, others = following.get(successor, (-1, 0))
-            if total >= known:
-                following[successor] = (total, boxes | others if total == known else boxes)
+            if behind in boxes:
+                dragged = 1 << boxes.index(behind)
+                successor = (ahead, *[player if box == behind else box for box in boxes])
+                if successor not in seen:
+                    pulled[successor] = None
+                    _reach(following, successor, count + (rule == "pulls" or last != dragged), dragged)
+                if rule == "swaps":
+                    continue
+            successor = (ahead, *boxes)
+            if successor not in seen:
+                _reach(following, successor, count, last)
     return following, list(pulled)
 
 
-def _steps_back(layout: Layout, position: Position, rule: Rule) -> list[tuple[Position, int]]:
-    """Return the positions one step back, each with the number of the box dragged there, 0 for none."""
-    player, boxes = position[0], position[1:]
-    steps = []
-    walls = layout.walls
-    for offset in layout.offsets:
-        ahead, behind = player + offset, player - offset
-        if walls >> ahead & 1 or ahead in boxes:
-            continue
-        if behind in boxes:
-            dragged = tuple([player if box == behind else box for box in boxes])
-            steps.append(((ahead, *dragged), 1 + boxes.index(behind)))
-            if rule == "swaps":
-                continue
-        steps.append(((ahead, *boxes), 0))
-    return steps
+def _reach(layer: dict[Position, tuple[int, int]], position: Position, count: int, last: int) -> None:
+    """Note that a line with a count, which dragged one of some boxes last, leads to a position."""
+    known, others = layer.get(position, (-1, 0))
+    if count >= known:
+        layer[position] = (count, last | others if count == known else last)
 
 
 def _displacement(width: int, boxes: Sequence[int], targets: Sequence[int]) -> int:

@@ -22,7 +22,7 @@ _PLAIN: Final = frozenset({str, int, bool, type(None)})
 _NUMERIC_KINDS: Final = "biufc"
 _MAX_DEPTH: Final = 64
 
-dumps: Final = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
+dumps: Final = json.JSONEncoder(separators=(",", ":"), allow_nan=False, check_circular=False).encode
 """Writes what ``to_wire`` returned, as ASCII."""
 
 
