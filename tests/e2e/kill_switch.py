@@ -9,12 +9,18 @@ import importlib
 import os
 import signal
 import sys
+from collections.abc import Callable
 
 from istar_trainer.cli import main
 
 
-def arm(target: str) -> None:
-    """Replace a function by one that kills this process instead of its n-th call."""
+def die() -> None:
+    """Die at once."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def arm(target: str, act: Callable[[], None] = die) -> None:
+    """Replace a function by one that acts before its n-th call."""
     module, path, count = target.split(":")
     *parents, name = path.split(".")
     owner = importlib.import_module(module)
@@ -25,7 +31,7 @@ def arm(target: str) -> None:
     def counted(*args, **options):
         calls.append(name)
         if len(calls) == int(count):
-            os.kill(os.getpid(), signal.SIGKILL)
+            act()
         return original(*args, **options)
 
     setattr(owner, name, counted)
