@@ -74,7 +74,7 @@ def small_disk() -> Iterator[Path]:
         assert owner.stdout is not None
         if owner.stdout.readline() != b"ready\n":
             pytest.skip("no file system can be mounted here")
-        yield Path(f"/proc/{owner.pid}/root/mnt")
+        yield Path("/proc", str(owner.pid), "root", "mnt")
         owner.stdin.close()
 
 

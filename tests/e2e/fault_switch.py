@@ -3,13 +3,15 @@
     python fault_switch.py fill FOLDER istar_trainer.checkpoint:seal:2 train CONFIG …
     python fault_switch.py starve MIB istar_trainer.update:_accumulate:3 train CONFIG …
 
-``fill`` leaves no room on the file system of a folder, ``starve`` no more memory than so many MiB. Functions
-are named as for ``kill_switch.py``.
+``fill`` leaves no room on the file system of a folder, ``starve`` no more memory than so many MiB until
+the call returns. Functions are named as for ``kill_switch.py``.
 """
 
 import os
 import resource
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -18,21 +20,27 @@ from kill_switch import arm
 from istar_trainer.cli import main
 
 
-def fill(folder: str) -> None:
+@contextmanager
+def fill(folder: str) -> Iterator[None]:
     """Write a file until the disk is full."""
     with (Path(folder) / "ballast").open("wb", buffering=0) as out:
         try:
             while out.write(bytes(4096)):
                 continue
         except OSError:
-            return
+            pass
+    yield
 
 
-def starve(mib: str) -> None:
+@contextmanager
+def starve(mib: str) -> Iterator[None]:
     """Let this process have no more memory than it has and so many MiB."""
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     limit = pages * os.sysconf("SC_PAGE_SIZE") + int(mib) * 2**20
-    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (limit, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_AS, before)
 
 
 if __name__ == "__main__":

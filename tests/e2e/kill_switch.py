@@ -9,18 +9,21 @@ import importlib
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 
 from istar_trainer.cli import main
 
 
-def die() -> None:
+@contextmanager
+def death() -> Iterator[None]:
     """Die at once."""
     os.kill(os.getpid(), signal.SIGKILL)
+    yield
 
 
-def arm(target: str, act: Callable[[], None] = die) -> None:
-    """Replace a function by one that acts before its n-th call."""
+def arm(target: str, fault: Callable[[], AbstractContextManager[None]] = death) -> None:
+    """Replace a function by one whose n-th call happens within a fault."""
     module, path, count = target.split(":")
     *parents, name = path.split(".")
     owner = importlib.import_module(module)
@@ -30,9 +33,10 @@ def arm(target: str, act: Callable[[], None] = die) -> None:
 
     def counted(*args, **options):
         calls.append(name)
-        if len(calls) == int(count):
-            act()
-        return original(*args, **options)
+        if len(calls) != int(count):
+            return original(*args, **options)
+        with fault():
+            return original(*args, **options)
 
     setattr(owner, name, counted)
 

@@ -4,8 +4,10 @@ A lost vLLM server is a matter of ``test_vllm.py``, a lost process one of ``test
 """
 
 import os
+import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -23,7 +25,7 @@ FULL = {
     "in the warm start": "istar_trainer.pipeline:save_weights:1",
     "before the first evaluation is recorded": "istar_trainer.folder:RunFolder.keep_episodes:1",
     "before credit is recorded": "istar_trainer.folder:RunFolder.append:4",
-    "before metrics are recorded": "istar_trainer.metrics:MetricsLog.write:12",
+    "before metrics are recorded": "istar_trainer.metrics:MetricsLog.write:9",
     "while a checkpoint is written": "istar_trainer.checkpoint:seal:2",
     "while weights of a checkpoint are written": "istar_trainer.checkpoint:save_checkpoint:2",
     "before the policy is written": "istar_trainer.pipeline:save_policy:1",
@@ -88,28 +90,101 @@ def test_a_disk_that_fills_up_at_any_moment_costs_nothing(config, small_disk, fi
 
 
 STARVED = {
-    "scoring tokens": "istar_trainer.setup:Run.old_logprobs:5",
-    "learning from a batch": "istar_trainer.update:_accumulate:9",
+    "scoring tokens": ("istar_trainer.setup:Run.old_logprobs", 3),
+    "learning from a batch": ("istar_trainer.update:_accumulate", 5),
 }
+SPARE_MIB = "8"
 
 
 @pytest.mark.parametrize(("part", "moment"), STARVED.items(), ids=STARVED.keys())
-def test_a_run_without_enough_memory_says_where_and_goes_on_with_smaller_pieces(
-    tmp_path, config, part, moment
-):
-    folder = tmp_path / "run"
-    code, said = train(config, folder, fault=("starve", "2", moment))
+def test_a_run_without_enough_memory_says_where_and_goes_on_in_smaller_pieces(tmp_path, part, moment):
+    size = {"hidden_size": 128, "num_layers": 2, "num_heads": 8}
+    played = {"num_tasks": 8, "group_size": 8}
+    changes = {"model": size, "rollout": played, "iterations": 3, "eval": {"test_tasks": 0}}
+    config = write_config(tmp_path / "wide.yaml", **changes)
+    folder, (place, count) = tmp_path / "run", moment
+    code, said = train(config, folder, fault=("starve", SPARE_MIB, f"{place}:{count}"))
     assert code == 2, said
     line = the_text(said)
     assert line.startswith(f"istar train: out of memory while {part} ("), said
-    assert "learner.micro_batch_tokens" in line
+    assert "Lower learner.micro_batch_tokens" in line
     assert "--resume" in line
     assert_intact(folder)
-    assert [path.name for path in list_checkpoints(folder / "checkpoints")][-1] == "iteration-00000004"
-    smaller = ("--learner.micro-batch-tokens", "64", "--learner.logits-mib", "1")
-    _, again = moment.rsplit(":", 1)
-    code, said = train(
-        config, folder, "--resume", *smaller, fault=("starve", "2", f"{moment[: -len(again)]}1")
-    )
+    assert [path.name for path in list_checkpoints(folder / "checkpoints")] == ["iteration-00000002"]
+    starved = ("starve", SPARE_MIB, f"{place}:1")
+    assert the_text(train(config, folder, "--resume", fault=starved)[1]).startswith(line[:60])
+    smaller = ("--learner.micro-batch-tokens", "64")
+    code, said = train(config, folder, "--resume", *smaller, fault=starved)
     assert code == 0, said
-    assert len(read_metrics(folder / "metrics.jsonl")) == 6
+    assert len(read_metrics(folder / "metrics.jsonl")) == 3
+
+
+def flip_a_bit(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(bytes(content))
+
+
+def cut_short(path: Path) -> None:
+    os.truncate(path, path.stat().st_size // 2)
+
+
+HARMS: dict[str, Callable[[Path], object]] = {
+    "flipped": flip_a_bit,
+    "cut short": cut_short,
+    "gone": Path.unlink,
+    "empty": lambda path: path.write_bytes(b""),
+}
+
+
+@pytest.fixture
+def finished_copy(tmp_path, finished_run) -> Path:
+    """A copy of a finished run that may be harmed."""
+    return Path(shutil.copytree(finished_run, tmp_path / "run"))
+
+
+@pytest.mark.parametrize("name", ["state.pt", "seal.json"])
+@pytest.mark.parametrize("harm", HARMS.values(), ids=HARMS.keys())
+def test_a_run_goes_back_over_a_damaged_checkpoint_and_ends_the_same(
+    config, finished_copy, finished_run, harm, name
+):
+    earlier, newest = list_checkpoints(finished_copy / "checkpoints")
+    harm(newest / name)
+    shutil.rmtree(finished_copy / "policy")
+    code, said = train(config, finished_copy, "--resume")
+    assert code == 0, said
+    said = " ".join(said.split())
+    assert f"{newest} is damaged: " in said
+    assert f"It is kept as damaged-{newest.name}; the run goes back to {earlier.name}" in said
+    assert_same_run(finished_copy, finished_run)
+
+
+@pytest.mark.parametrize("harm", HARMS.values(), ids=HARMS.keys())
+def test_a_run_without_an_intact_checkpoint_stops_and_changes_nothing(config, finished_copy, harm):
+    checkpoints = list_checkpoints(finished_copy / "checkpoints")
+    for path in checkpoints:
+        harm(path / "state.pt")
+    metrics = (finished_copy / "metrics.jsonl").read_bytes()
+    code, said = train(config, finished_copy, "--resume")
+    assert code == 2, said
+    line = the_text(said)
+    assert line.startswith(f"istar train: checkpoint {checkpoints[-1]} is damaged: state.pt ")
+    assert "no earlier one is intact. Restore one from a copy" in line
+    assert list_checkpoints(finished_copy / "checkpoints") == checkpoints
+    assert (finished_copy / "metrics.jsonl").read_bytes() == metrics
+
+
+@pytest.mark.parametrize("harm", HARMS.values(), ids=HARMS.keys())
+def test_a_damaged_start_policy_is_noticed_and_made_again(config, finished_copy, finished_run, harm):
+    weights = finished_copy / "warm_start" / "model.safetensors"
+    harm(weights)
+    code, said = train(config, finished_copy, "--resume")
+    assert code == 2, said
+    line = the_text(said)
+    assert line.startswith(f"istar train: {weights.parent} is damaged: model.safetensors ")
+    assert "Remove this folder; --resume makes it again" in line
+    shutil.rmtree(weights.parent)
+    code, said = train(config, finished_copy, "--resume")
+    assert code == 0, said
+    assert_same_run(finished_copy, finished_run)
+    assert weights.read_bytes() == (finished_run / "warm_start" / "model.safetensors").read_bytes()
