@@ -1,6 +1,8 @@
 """Shapes and types of the tensor modules are checked at run time while the tests run."""
 
 import os
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -59,6 +61,21 @@ def _restore_torch():
     yield
     torch.use_deterministic_algorithms(False)
     torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def small_disk() -> Iterator[Path]:
+    """A file system of 16 MiB, seen through the process that has it."""
+    mount = "mount -t tmpfs -o size=16m tmpfs /mnt && echo ready && read _"
+    with subprocess.Popen(
+        ["unshare", "-rm", "sh", "-c", mount], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as owner:
+        assert owner.stdin is not None
+        assert owner.stdout is not None
+        if owner.stdout.readline() != b"ready\n":
+            pytest.skip("no file system can be mounted here")
+        yield Path("/proc", str(owner.pid), "root", "mnt")
+        owner.stdin.close()
 
 
 @pytest.fixture(scope="session")

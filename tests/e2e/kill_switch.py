@@ -9,12 +9,21 @@ import importlib
 import os
 import signal
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 
 from istar_trainer.cli import main
 
 
-def arm(target: str) -> None:
-    """Replace a function by one that kills this process instead of its n-th call."""
+@contextmanager
+def death() -> Iterator[None]:
+    """Die at once."""
+    os.kill(os.getpid(), signal.SIGKILL)
+    yield
+
+
+def arm(target: str, fault: Callable[[], AbstractContextManager[None]] = death) -> None:
+    """Replace a function by one whose n-th call happens within a fault."""
     module, path, count = target.split(":")
     *parents, name = path.split(".")
     owner = importlib.import_module(module)
@@ -24,9 +33,10 @@ def arm(target: str) -> None:
 
     def counted(*args, **options):
         calls.append(name)
-        if len(calls) == int(count):
-            os.kill(os.getpid(), signal.SIGKILL)
-        return original(*args, **options)
+        if len(calls) != int(count):
+            return original(*args, **options)
+        with fault():
+            return original(*args, **options)
 
     setattr(owner, name, counted)
 

@@ -178,6 +178,7 @@ def test_when_a_process_is_killed_the_other_stops_with_a_report_and_the_run_goes
     assert processes[1 - lost].returncode not in (0, -signal.SIGKILL)
     assert f"rank {1 - lost} of 2" in errors
     assert f"rank {lost}: " in errors
+    assert "killed: by the kernel if memory ran out (signal 9" in errors
     assert "--resume" in errors
     assert (folder / "watchdog" / f"rank-{1 - lost}.txt").is_file()
     other = ["--learner.backend=deepspeed"] if lost and find_spec("deepspeed") else []

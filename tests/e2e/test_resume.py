@@ -1,6 +1,5 @@
 """A run that is killed and resumed ends as one that was never interrupted, bit for bit."""
 
-import json
 import signal
 import subprocess
 import sys
@@ -9,10 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import torch
-from safetensors.torch import load_file
 
-from istar_trainer.checkpoint import list_checkpoints, load_checkpoint
+from same_run import assert_same_run
 from tiny_run import write_config
 
 pytestmark = pytest.mark.e2e
@@ -26,8 +23,8 @@ MOMENTS = {
     "between two minibatches": "istar_trainer.update:_accumulate:6",
     "before the metrics are written": "istar_trainer.metrics:MetricsLog.write:9",
     "between metrics and checkpoint": "istar_trainer.setup:Run.save:2",
-    "inside a checkpoint": "istar_trainer.checkpoint:_sync:6",
-    "after a checkpoint's rename": "istar_trainer.checkpoint:_sync:8",
+    "inside a checkpoint": "istar_trainer.checkpoint:seal:2",
+    "after a checkpoint's rename": "istar_trainer.checkpoint:sync:2",
     "before the last evaluation": "istar_trainer.pipeline:evaluate_test:2",
 }
 
@@ -47,44 +44,6 @@ def finish(process: subprocess.Popen[bytes]) -> int:
     _, errors = process.communicate(timeout=300)
     assert process.returncode in (0, -signal.SIGKILL), errors.decode()
     return process.returncode
-
-
-def lines_of(path: Path) -> list[dict]:
-    """Records of a JSON-lines file without the times they took."""
-    records = [json.loads(line) for line in path.read_text().splitlines()]
-    return [{k: v for k, v in record.items() if not k.startswith("time/")} for record in records]
-
-
-def assert_equal_tree(actual, expected, where: str = "") -> None:
-    """Compare nested plain values and tensors exactly."""
-    if isinstance(expected, torch.Tensor):
-        assert torch.equal(actual, expected), where
-    elif isinstance(expected, dict):
-        assert actual.keys() == expected.keys(), where
-        for key in expected:
-            assert_equal_tree(actual[key], expected[key], f"{where}.{key}")
-    elif isinstance(expected, list | tuple):
-        assert len(actual) == len(expected), where
-        for number, (one, other) in enumerate(zip(actual, expected, strict=True)):
-            assert_equal_tree(one, other, f"{where}[{number}]")
-    else:
-        assert actual == expected, where
-
-
-def assert_same_run(actual: Path, expected: Path) -> None:
-    for name in ("metrics.jsonl", "eval.jsonl", "credits.jsonl", "warm_start/metrics.jsonl"):
-        assert lines_of(actual / name) == lines_of(expected / name), name
-    names = [path.name for path in list_checkpoints(expected / "checkpoints")]
-    assert [path.name for path in list_checkpoints(actual / "checkpoints")] == names
-    for name in names:
-        assert_equal_tree(
-            load_checkpoint(actual / "checkpoints" / name),
-            load_checkpoint(expected / "checkpoints" / name),
-            name,
-        )
-    weights = load_file(expected / "policy" / "model.safetensors")
-    assert_equal_tree(load_file(actual / "policy" / "model.safetensors"), weights)
-    assert (actual / "report.html").is_file()
 
 
 def num_lines(folder: Path) -> int:
@@ -108,7 +67,7 @@ def config(tmp_path) -> Path:
 
 def test_a_run_killed_again_and_again_ends_like_one_that_was_not(tmp_path, config, finished_run):
     folder = tmp_path / "run"
-    inside_the_second_checkpoint = "istar_trainer.checkpoint:_sync:2"
+    inside_the_second_checkpoint = "istar_trainer.checkpoint:seal:1"
     moments = [MOMENTS["in the warm start"], MOMENTS["between two minibatches"], inside_the_second_checkpoint]
     for number, moment in enumerate(moments):
         assert finish(start(config, folder, moment=moment, resume=number > 0)) == -signal.SIGKILL

@@ -62,7 +62,7 @@ def test_a_run_that_fails_stops_no_other_and_says_why(tmp_path, scripts):
     log = plan.comparison.out / "runs/base/0.log"
     assert failed == {
         "base/0": f"istar train: no level in file.txt (see {log})",
-        "new/0": "killed by signal 9",
+        "new/0": "killed by signal 9, as the kernel does when memory runs out",
         "base/1": f"exit code 3 (see {log.parent / '1.log'})",
     }
     assert "new/1 · done" in shown

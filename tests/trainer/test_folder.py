@@ -8,6 +8,7 @@ import pytest
 
 from istar_envs.errors import ConfigError
 from istar_trainer.config import RunConfig
+from istar_trainer.errors import DiskFailed
 from istar_trainer.folder import RunFolder, describe_machine, flatten
 from tiny_run import tiny_config
 
@@ -52,9 +53,30 @@ def test_more_iterations_and_a_moved_folder_can_be_resumed(tmp_path):
     assert json.loads((folder.path / "config.json").read_text())["iterations"] == 9
 
 
-def test_a_damaged_configuration_is_named(tmp_path):
+def test_what_needs_less_memory_or_disk_can_be_changed_on_resume(tmp_path):
     make_folder(tmp_path / "run")
-    (tmp_path / "run" / "config.json").write_text("{")
+    smaller = {"micro_batch_tokens": 64, "logits_mib": 1, "packing": True, "merge_prefixes": False}
+    model = {"gradient_checkpointing": True}
+    make_folder(
+        tmp_path / "run", resume=True, learner=smaller, model=model, checkpoint={"keep": 1, "every": 5}
+    )
+
+
+@pytest.mark.parametrize("content", ["{", "", "[]", "null"])
+def test_damaged_facts_are_named(tmp_path, content):
+    folder = make_folder(tmp_path / "run")
+    (folder.path / "env.json").write_text(content)
+    with pytest.raises(ConfigError, match=r"cannot read .*env\.json.*Remove it; --resume"):
+        folder.add_facts(num_parameters=3)
+    (folder.path / "env.json").unlink()
+    make_folder(tmp_path / "run", resume=True).add_facts(num_parameters=3)
+    assert json.loads((folder.path / "env.json").read_text())["num_parameters"] == 3
+
+
+@pytest.mark.parametrize("content", ["{", "", "[]"])
+def test_a_damaged_configuration_is_named(tmp_path, content):
+    make_folder(tmp_path / "run")
+    (tmp_path / "run" / "config.json").write_text(content)
     with pytest.raises(ConfigError, match=r"cannot read .*config\.json"):
         make_folder(tmp_path / "run", resume=True)
 
@@ -119,7 +141,7 @@ def test_a_full_disk_is_explained_and_what_was_written_stays(tmp_path, monkeypat
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "fsync", no_space)
-    with pytest.raises(ConfigError, match=r"cannot write .*eval\.jsonl.*No space left.*--resume"):
+    with pytest.raises(DiskFailed, match=r"cannot write .*eval\.jsonl.*No space left.*--resume"):
         folder.append("eval.jsonl", [{"iteration": 1}])
     monkeypatch.undo()
     assert folder.records("eval.jsonl")[0] == {"iteration": 0}

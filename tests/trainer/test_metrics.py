@@ -180,7 +180,7 @@ def test_a_missing_file_is_named(tmp_path):
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigError, match="Choose a run folder that can be written"):
+    with pytest.raises(ConfigError, match="choose a run folder that can be written"):
         MetricsLog(tmp_path / "file" / "run")
 
 

@@ -295,18 +295,20 @@ def test_dull_groups_are_replaced_and_the_start_policy_is_compared_with(tmp_path
     assert second["policy/kl_to_start"] > 1e-7
 
 
-def test_a_damaged_checkpoint_stops_a_resumed_run_and_removing_it_helps(tmp_path, warm):
+def test_a_run_goes_back_over_a_damaged_checkpoint_and_ends_as_before(tmp_path, warm, caplog):
     changes = {**warm, "checkpoint": {"every": 1, "keep": 2}}
     folder = train(tmp_path / "run", **changes)
     expected = untimed(folder)
-    newest = list_checkpoints(folder / "checkpoints")[-1]
+    earlier, newest = list_checkpoints(folder / "checkpoints")
     (newest / "state.pt").write_bytes(b"damaged")
-    with pytest.raises(CheckpointMismatch, match="Remove this folder"):
-        train(folder, resume=True, **changes)
-    for path in newest.iterdir():
-        path.unlink()
-    newest.rmdir()
     train(folder, resume=True, **changes)
+    assert f"{newest} is damaged: state.pt" in caplog.text
+    assert untimed(folder) == expected
+    assert list_checkpoints(folder / "checkpoints") == [earlier, newest]
+    for path in (earlier, newest):
+        (path / "state.pt").write_bytes(b"damaged")
+    with pytest.raises(CheckpointMismatch, match="no earlier one is intact"):
+        train(folder, resume=True, **changes)
     assert untimed(folder) == expected
 
 
@@ -439,6 +441,19 @@ def test_a_folder_is_made_once_and_completely_or_not_at_all(tmp_path):
         make_once(target, fail)
     assert not target.exists()
     make_once(target, lambda out: out.mkdir())
-    assert list(target.iterdir()) == []
+    assert [path.name for path in target.iterdir()] == ["seal.json"]
     make_once(target, fail)
     assert [path.name for path in tmp_path.iterdir()] == ["made"]
+
+
+def test_a_folder_that_was_made_is_refused_once_it_is_damaged(tmp_path):
+    def make(out: Path) -> None:
+        (out / "inner").mkdir(parents=True)
+        (out / "inner" / "weights").write_text("w")
+
+    make_once(tmp_path / "made", make)
+    make_once(tmp_path / "made", make)
+    (tmp_path / "made" / "inner" / "weights").write_text("v")
+    damaged = r"made is damaged: inner/weights does not match.*Remove this folder"
+    with pytest.raises(CheckpointMismatch, match=damaged):
+        make_once(tmp_path / "made", make)

@@ -5,9 +5,7 @@ randomness derives from the run's seed and the iteration, so weights, optimizer 
 memory and the iteration are everything.
 """
 
-import hashlib
-import json
-import os
+import logging
 import pickle
 import shutil
 from pathlib import Path
@@ -15,13 +13,16 @@ from typing import Any
 
 import torch
 
-from istar_trainer.errors import CheckpointMismatch, TrainingError
+from istar_trainer.errors import CheckpointMismatch
+from istar_trainer.faults import is_out_of_memory, writing
+from istar_trainer.sealed import SEAL, damage, read_seal, seal, sync
+
+logger = logging.getLogger(__name__)
 
 _PREFIX = "iteration-"
 _STATE = "state.pt"
-_SEAL = "seal.json"
 _UNREADABLE = (OSError, ValueError, LookupError, TypeError, RuntimeError, EOFError, pickle.UnpicklingError)
-"""What broken JSON, a missing file or a foreign ``state.pt`` raise."""
+"""What a seal without an iteration, or a foreign ``state.pt``, raises."""
 
 
 def save_checkpoint(folder: Path, iteration: int, state: dict[str, Any], *, keep: int) -> Path:
@@ -37,26 +38,22 @@ def save_checkpoint(folder: Path, iteration: int, state: dict[str, Any], *, keep
         The checkpoint's folder.
 
     Raises:
-        TrainingError: If it cannot be written; earlier checkpoints are intact.
+        DiskFailed: If it cannot be written; earlier checkpoints are intact.
     """
     target = folder / f"{_PREFIX}{iteration:08d}"
     partial = folder / f".{target.name}.part"
     try:
+        with writing(target):
+            shutil.rmtree(partial, ignore_errors=True)
+            partial.mkdir(parents=True)
+            with (partial / _STATE).open("wb") as file:
+                torch.save(state, file)
+            seal(partial, iteration=iteration)
+            shutil.rmtree(target, ignore_errors=True)
+            partial.replace(target)
+            sync(folder)
+    finally:
         shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir(parents=True)
-        torch.save(state, partial / _STATE)
-        seal = {"iteration": iteration, "sha256": {_STATE: _digest(partial / _STATE)}}
-        (partial / _SEAL).write_text(json.dumps(seal), encoding="utf-8")
-        for path in (partial / _STATE, partial / _SEAL, partial):
-            _sync(path)
-        shutil.rmtree(target, ignore_errors=True)
-        partial.replace(target)
-        _sync(folder)
-    except OSError as error:
-        raise TrainingError(
-            f"cannot write checkpoint {target}: {error.strerror}. Free space or change run_dir, then use "
-            "--resume; earlier checkpoints are intact."
-        ) from error
     for old in list_checkpoints(folder)[:-keep]:
         shutil.rmtree(old, ignore_errors=True)
     return target
@@ -64,7 +61,40 @@ def save_checkpoint(folder: Path, iteration: int, state: dict[str, Any], *, keep
 
 def list_checkpoints(folder: Path) -> list[Path]:
     """Return complete checkpoints, oldest first."""
-    return sorted(path for path in folder.glob(f"{_PREFIX}*") if (path / _SEAL).is_file())
+    return sorted(path for path in folder.glob(f"{_PREFIX}*") if (path / SEAL).is_file())
+
+
+def newest_intact(folder: Path) -> Path | None:
+    """Return the newest checkpoint that is what was written; damaged ones are named and put aside.
+
+    Returns:
+        Its folder; None if nothing was ever saved.
+
+    Raises:
+        CheckpointMismatch: If all of them are damaged; they stay where they are.
+    """
+    damaged: dict[Path, str] = {}
+    for path in sorted(folder.glob(f"{_PREFIX}*"), reverse=True):
+        what = damage(path)
+        if what is None:
+            for bad, fault in damaged.items():
+                _put_aside(bad, f"{bad} is damaged: {fault}", path)
+            return path
+        damaged[path] = what
+    if damaged:
+        path, what = next(iter(damaged.items()))
+        raise CheckpointMismatch(
+            f"checkpoint {path} is damaged: {what}; and no earlier one is intact. Restore one from a copy, "
+            f"or remove {folder}: --resume then begins again at iteration 0."
+        )
+    return None
+
+
+def _put_aside(bad: Path, fault: str, good: Path) -> None:
+    aside = bad.with_name(f"damaged-{bad.name}")
+    shutil.rmtree(aside, ignore_errors=True)
+    bad.rename(aside)
+    logger.warning("checkpoint %s. It is kept as %s; the run goes back to %s", fault, aside.name, good.name)
 
 
 def load_checkpoint(path: Path) -> tuple[int, dict[str, Any]]:
@@ -74,32 +104,16 @@ def load_checkpoint(path: Path) -> tuple[int, dict[str, Any]]:
         Iterations done, and the state.
 
     Raises:
-        CheckpointMismatch: If a file is missing or does not match its checksum.
+        CheckpointMismatch: If a file is missing, does not match its checksum or holds something else.
     """
+    what = damage(path)
     try:
-        seal = json.loads((path / _SEAL).read_text(encoding="utf-8"))
-        iteration, digest = int(seal["iteration"]), seal["sha256"][_STATE]
-        if _digest(path / _STATE) != digest:
-            raise CheckpointMismatch(
-                f"checkpoint {path} is damaged: {_STATE} does not match its checksum. Remove this folder; "
-                "--resume then takes the checkpoint before it."
-            )
-        return iteration, torch.load(path / _STATE, weights_only=True)
+        if what is None:
+            return int(read_seal(path)["iteration"]), torch.load(path / _STATE, weights_only=True)
     except _UNREADABLE as error:
-        raise CheckpointMismatch(
-            f"checkpoint {path} cannot be read: {error}. Remove this folder; --resume then takes the one "
-            "before it."
-        ) from error
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+        if is_out_of_memory(error):
+            raise
+        what = f"it holds something else ({error})"
+    raise CheckpointMismatch(
+        f"checkpoint {path} is damaged: {what}. Remove this folder; --resume then takes the one before it."
+    )

@@ -22,6 +22,7 @@ from istar_envs.errors import IstarError
 from istar_trainer.config import RunConfig
 from istar_trainer.config_files import load_config
 from istar_trainer.credit_truth.options import Options
+from istar_trainer.faults import explained
 
 _T = TypeVar("_T")
 _TYRO = (tyro.conf.AvoidSubcommands, tyro.conf.FlagConversionOff)
@@ -43,7 +44,8 @@ def run(argv: list[str]) -> int:
         Exit code: 0, 1 if ``doctor`` found a fault, 2 on a mistake, 130 when interrupted.
     """
     _configure_logging()
-    return run_command("istar", argv, _COMMANDS, on_interrupt="interrupted; go on with --resume")
+    commands = {name: explained(command) for name, command in _COMMANDS.items()}
+    return run_command("istar", argv, commands, on_interrupt="interrupted; go on with --resume")
 
 
 def _train(argv: list[str]) -> int:

@@ -31,5 +31,13 @@ class CheckpointMismatch(TrainingError):
     """A checkpoint is missing, damaged or belongs to another configuration."""
 
 
+class DiskFailed(TrainingError):
+    """A disk is full, broken or closed to us; what was written before is intact."""
+
+
+class OutOfMemory(TrainingError):
+    """Memory, the machine's or a GPU's, did not suffice."""
+
+
 class RankLost(TrainingError):
     """Another process of the run cannot be reached any more."""

@@ -18,20 +18,22 @@ from typing import Any
 from istar_envs.episode import Episode, ImageStore
 from istar_envs.errors import ConfigError
 from istar_trainer.config import RunConfig
+from istar_trainer.faults import writing
 from istar_trainer.metrics import write_atomically
 
 _LINE_FILES = ("eval.jsonl", "credits.jsonl")
 _JUDGE_KEYS = ("base_url", "api_key_env", "concurrency", "timeout_s", "max_tokens")
-_LEARNER_KEYS = ("backend", "watchdog_s")
+_LEARNER_KEYS = ("backend", "watchdog_s", "micro_batch_tokens", "packing", "merge_prefixes", "logits_mib")
 _FREE = {
     "iterations",
     "run_dir",
     "model.device",
+    "model.gradient_checkpointing",
     *(f"judge.{key}" for key in _JUDGE_KEYS),
     *(f"learner.{key}" for key in _LEARNER_KEYS),
     "rollout.env_threads",
 }
-_FREE_SECTIONS = ("sampler.", "learner.deepspeed.")
+_FREE_SECTIONS = ("sampler.", "learner.deepspeed.", "checkpoint.")
 """Keys that may differ when a run is resumed."""
 _VERSIONS = ("istar-trainer", "istar-envs", "torch", "transformers", "tokenizers", "numpy", "gymnasium")
 
@@ -70,8 +72,14 @@ class RunFolder:
 
     def add_facts(self, **facts: Any) -> None:
         """Add facts about the run to ``env.json``."""
-        known = json.loads((self.path / "env.json").read_text(encoding="utf-8"))
-        write_atomically(self.path / "env.json", json.dumps({**known, **facts}, indent=2) + "\n")
+        path = self.path / "env.json"
+        try:
+            known = {**json.loads(path.read_text(encoding="utf-8")), **facts}
+        except (OSError, ValueError, TypeError) as error:
+            raise ConfigError(
+                f"cannot read {path}: {error}. Remove it; --resume writes it again for this machine."
+            ) from error
+        write_atomically(path, json.dumps(known, indent=2) + "\n")
 
     def keep_episodes(self, label: str, episodes: Iterable[Episode]) -> None:
         """Write episodes as ``episodes/LABEL.jsonl``, in the form that ``istar-judge`` reads."""
@@ -83,22 +91,17 @@ class RunFolder:
         """Write pictures to ``images/`` by content hash, as far as a store still has them."""
         kept = ImageStore(self.path / "images")
         for key in {key for key in keys if key is not None}:
-            with contextlib.suppress(KeyError):
+            with writing(kept.folder), contextlib.suppress(KeyError):
                 kept.put(images.get(key))
 
     def append(self, name: str, records: Iterable[Mapping[str, Any]]) -> None:
         """Append JSON lines to one of the folder's files; they are on disk when this returns."""
-        try:
-            with (self.path / name).open("a", encoding="utf-8") as out:
-                for record in records:
-                    out.write(json.dumps(record, ensure_ascii=False) + "\n")
-                out.flush()
-                os.fsync(out.fileno())
-        except OSError as error:
-            raise ConfigError(
-                f"cannot write {self.path / name}: {error.strerror}. Free space or choose another run_dir; "
-                "what was written before is intact, and --resume goes on from the last checkpoint."
-            ) from error
+        path = self.path / name
+        with writing(path), path.open("a", encoding="utf-8") as out:
+            for record in records:
+                out.write(json.dumps(record, ensure_ascii=False) + "\n")
+            out.flush()
+            os.fsync(out.fileno())
 
     def records(self, name: str) -> list[dict[str, Any]]:
         """Read the complete lines of one of the folder's files; [] if it is not there.
@@ -139,7 +142,7 @@ def require_same(stored: Path, config: RunConfig) -> None:
     """
     try:
         before = flatten(json.loads(stored.read_text(encoding="utf-8")))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, AttributeError) as error:
         raise ConfigError(f"cannot read {stored}: {error}. Restore it or start a new run.") from error
     now = flatten(config.model_dump(mode="json"))
     differ = {k for k in before.keys() | now.keys() if before.get(k) != now.get(k)}

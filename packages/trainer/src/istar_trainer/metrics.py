@@ -346,5 +346,6 @@ def _summary_writer(folder: Path, resume_at: int | None) -> Any:
 
 def _unwritable(path: Path, error: OSError) -> ConfigError:
     return ConfigError(
-        f"cannot write {path} ({error.strerror}). Choose a run folder that can be written, or free space."
+        f"cannot write {path} ({error.strerror}). Free space, or choose a run folder that can be written; "
+        "a run goes on with --resume."
     )

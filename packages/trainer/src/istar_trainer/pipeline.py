@@ -16,8 +16,10 @@ from istar_trainer.config import RunConfig
 from istar_trainer.config_credits import OracleCredit, methods_of
 from istar_trainer.distributed.ranks import from_main, is_main
 from istar_trainer.distributed.sharing import open_folder, open_log
+from istar_trainer.errors import CheckpointMismatch
 from istar_trainer.evaluate import evaluate, expert_baseline, listed_tasks, random_baseline
 from istar_trainer.factories import make_env, make_learner, make_players, make_sampler
+from istar_trainer.faults import writing
 from istar_trainer.folder import RunFolder
 from istar_trainer.judging import check_judging
 from istar_trainer.learner import Optimization, TorchLearner
@@ -26,6 +28,7 @@ from istar_trainer.oracle import require_optimum
 from istar_trainer.pictures import save_tokenizer
 from istar_trainer.progress import Progress
 from istar_trainer.report import build_report
+from istar_trainer.sealed import SEAL, damage, seal
 from istar_trainer.setup import Run, make_run
 from istar_trainer.sft import demonstrate, warm_start
 from istar_trainer.tiny import init_tiny
@@ -119,12 +122,13 @@ def make_once(target: Path, make: Any) -> None:
         target: The folder.
         make: Makes it at a path, on all processes; the main one writes.
     """
-    if from_main(target.exists, f"looking for {target.name}"):
+    if from_main(lambda: _is_made(target), f"looking for {target.name}"):
         return
     partial = target.with_name(f".{target.name}.part")
     from_main(lambda: shutil.rmtree(partial, ignore_errors=True), f"clearing the way for {target.name}")
-    make(partial)
-    from_main(lambda: partial.replace(target), f"completion of {target.name}")
+    with writing(target):
+        make(partial)
+    from_main(lambda: _complete(partial, target), f"completion of {target.name}")
 
 
 def clone_expert(config: RunConfig, model_path: Path, out: Path, progress: Progress) -> None:
@@ -213,6 +217,25 @@ def save_weights(learner: TorchLearner, out: Path) -> None:
         learner.model.save_pretrained(out)
     else:
         learner.model.save_pretrained(out, state_dict=weights)  # type: ignore[operator]
+
+
+def _is_made(target: Path) -> bool:
+    """Say whether a folder is there.
+
+    Raises:
+        CheckpointMismatch: If it is not what was written.
+    """
+    if (target / SEAL).is_file() and (what := damage(target)):
+        raise CheckpointMismatch(
+            f"{target} is damaged: {what}. Remove this folder; --resume makes it again as it was."
+        )
+    return target.exists()
+
+
+def _complete(partial: Path, target: Path) -> None:
+    with writing(target):
+        seal(partial)
+        partial.replace(target)
 
 
 def _init(config: RunConfig, out: Path) -> None:

@@ -18,7 +18,7 @@ from istar_trainer import config as cfg
 from istar_trainer.algorithms import Algorithm, AlgorithmParts, make_algorithm
 from istar_trainer.backlog import Backlog, lag_metrics, make_backlog, task_of
 from istar_trainer.batch import StepBatch
-from istar_trainer.checkpoint import list_checkpoints, load_checkpoint, save_checkpoint
+from istar_trainer.checkpoint import load_checkpoint, newest_intact, save_checkpoint
 from istar_trainer.collect import Played, Verdicts, collect_telling, outcomes_of
 from istar_trainer.credits import BatchOutcomes, Credit, CreditParts, make_credit
 from istar_trainer.distributed.ranks import from_main
@@ -263,11 +263,11 @@ class Run:
         from_main(lambda: save_checkpoint(path, self.iteration, state, keep=keep), "writing a checkpoint")
 
     def restore(self) -> bool:
-        """Go back to the newest checkpoint, if there is one, and forget what was recorded after it."""
+        """Go back to the newest intact checkpoint, if there is one."""
         path = self.folder.path / "checkpoints"
-        found = from_main(lambda: list_checkpoints(path), "looking for checkpoints")
-        if found:
-            self.iteration, state = load_checkpoint(found[-1])
+        found = from_main(lambda: newest_intact(path), "looking for checkpoints")
+        if found is not None:
+            self.iteration, state = load_checkpoint(found)
             for name, learner in self.learners.items():
                 learner.load(state["learners"][name]["weights"])
                 learner.load_state(state["learners"][name]["optimizer"])
@@ -275,7 +275,7 @@ class Run:
             if self.backlog is not None:
                 self.backlog.load_state(state["backlog"])
             self.sampler.load(self.policy.weights(), self.iteration)
-        return bool(found)
+        return found is not None
 
     def close(self) -> None:
         """Close sampler, environments, judge and files."""

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from istar_envs.errors import ConfigError
+from istar_trainer.faults import is_out_of_memory
 from istar_trainer.pictures import attach_reader
 
 
@@ -48,6 +49,8 @@ def load_model(path: str | Path, *, dtype: torch.dtype = torch.float32) -> tuple
         kind: Any = PreTrainedTokenizerFast if (folder / "tokenizer.json").is_file() else AutoTokenizer
         tokenizer = kind.from_pretrained(folder, local_files_only=True)
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+        if is_out_of_memory(error):
+            raise
         raise ConfigError(f"cannot load the model in {folder}: {error}") from error
     if not tokenizer.chat_template or tokenizer.eos_token_id is None:
         raise ConfigError(f"the tokenizer in {folder} needs a chat template and an end-of-sequence token.")

@@ -139,7 +139,9 @@ def _start(job: Job, lock: int) -> subprocess.Popen[bytes]:
 def _reason(job: Job, code: int) -> str:
     """Say why a job failed: the signal that killed it, or the last line that it printed."""
     if code < 0:
-        return f"killed by signal {-code}"
+        return f"killed by signal {-code}" + (
+            ", as the kernel does when memory runs out" if code == -9 else ""
+        )
     lines = [
         line for line in job.log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()
     ]

@@ -124,10 +124,12 @@ def open_run(run_dir: Path) -> Iterator[Session]:
     start = _start_policy(run_dir, config)
     with TemporaryDirectory() as name, Progress() as quiet:
         scratch = Path(name)
-        (scratch / "checkpoints").symlink_to((run_dir / "checkpoints").resolve())
+        (scratch / "checkpoints").mkdir()
+        for path in list_checkpoints(run_dir / "checkpoints"):
+            (scratch / "checkpoints" / path.name).symlink_to(path.resolve())
         plain = config.model_copy(update={"credit": NoCredit(), "tensorboard": False})
         run = make_run(plain, RunFolder(scratch, plain, resume=True), start, quiet, resume=True)
-        found = list_checkpoints(run_dir / "checkpoints")
+        found = list_checkpoints(scratch / "checkpoints")
         learned = load_checkpoint(found[-1])[1]["learners"] if found else {}
         try:
             yield Session(config, run, _parts(run, start), learned, load_model(start)[1])

@@ -27,6 +27,10 @@ _GRACE_S: Final = 60.0
 """How much longer than the watchdog a collective waits by itself, so that the watchdog speaks first."""
 _SIGNS: Final = ("gloo", "connection closed by peer", "connection reset", "broken pipe", "nccl")
 """What the messages of a collective that lost its peers hold, in lower case."""
+_KILLED: Final = (
+    "A rank that ended without a text of its own was killed: by the kernel if memory ran out (signal 9, "
+    "exit code -9 or 137; dmesg says so)"
+)
 
 _watchdogs: list[Watchdog] = []
 
@@ -100,7 +104,8 @@ def at(place: str) -> Iterator[None]:
     except RuntimeError as error:
         if not _is_loss(error):
             raise
-        raise RankLost(watchdog.report(f'lost the others in "{place}" ({_first_line(error)})')) from error
+        lost = f'lost the others in "{place}" ({_first_line(error)}). {_KILLED}'
+        raise RankLost(watchdog.report(lost)) from error
 
 
 def from_main(action: Callable[[], _T], place: str) -> _T:
