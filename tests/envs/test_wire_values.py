@@ -64,6 +64,11 @@ def test_arrays_and_odd_values_keep_type_shape_and_bits(value, pictures):
     assert canonical(back) == canonical(value)
 
 
+@pytest.mark.parametrize("value", ["\ud800", {"\udfff": 1}, 2**70, -(2**63) - 1, [2**64, "東京", 1e300]])
+def test_what_few_writers_of_json_take_comes_back_too(value):
+    assert loads(dumps(to_wire(value)).encode()) == value
+
+
 def test_pictures_travel_compressed_or_byte_by_byte():
     assert list(to_wire(PICTURE, "png")) == ["$png"]
     assert to_wire(PICTURE, "raw")["$array"]["shape"] == [4, 4, 3]

@@ -126,7 +126,7 @@ class Client:
             ServerUnreachable: If there was no answer, or none of such a server.
             EnvError: What the server says went wrong.
         """
-        data = None if body is None else dumps(body).encode("ascii")
+        data = None if body is None else dumps(body).encode()
         wait_s, deadline = 0.0, None
         while True:
             try:

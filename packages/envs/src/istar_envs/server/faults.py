@@ -61,5 +61,5 @@ def answer_to(error: Exception, environ: Environ, metrics: Metrics) -> Answer:
         headers.append(("Retry-After", str(refusal.retry_s)))
     if refusal.status == 401:
         headers.append(("WWW-Authenticate", _REALM))
-    body = dumps(refusal.document(request_id)).encode("ascii")
+    body = dumps(refusal.document(request_id)).encode()
     return Answer(f"{refusal.status:d} {refusal.status.phrase}", headers, body)

@@ -76,7 +76,7 @@ class Gate:
             return answer_to(error, environ, self._service.metrics)
         if text is None:
             return None
-        return Answer("200 OK", [("Content-Type", "application/json")], text.encode("ascii"))
+        return Answer("200 OK", [("Content-Type", "application/json")], text.encode())
 
     def _admit(self, environ: "WSGIEnvironment") -> None:
         service = self._service

@@ -13,6 +13,7 @@ from math import isfinite
 from typing import Any, Final, Literal
 
 import numpy as np
+import orjson
 from PIL import Image
 
 Pictures = Literal["png", "raw"]
@@ -22,8 +23,15 @@ _PLAIN: Final = frozenset({str, int, bool, type(None)})
 _NUMERIC_KINDS: Final = "biufc"
 _MAX_DEPTH: Final = 64
 
-dumps: Final = json.JSONEncoder(separators=(",", ":"), allow_nan=False, check_circular=False).encode
-"""Writes what ``to_wire`` returned, as ASCII."""
+_write_any: Final = json.JSONEncoder(separators=(",", ":"), allow_nan=False, check_circular=False).encode
+
+
+def dumps(value: Any) -> str:
+    """Write what ``to_wire`` returned as JSON."""
+    try:
+        return orjson.dumps(value).decode()
+    except TypeError:  # lone surrogates, integers of more than 64 bits
+        return _write_any(value)
 
 
 def to_wire(value: Any, pictures: Pictures = "png") -> Any:
