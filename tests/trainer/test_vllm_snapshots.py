@@ -20,7 +20,7 @@ IDS = [5, 6, 7, 8, 9, 3, 4]
 
 def write(model: torch.nn.Module, folder: Path, dtype: str = "auto") -> Path:
     folder.mkdir()
-    write_snapshot(model, model.state_dict(), folder, dtype=dtype)
+    write_snapshot(model, model.state_dict(), folder, beside=folder.parent, dtype=dtype)
     return folder
 
 
@@ -48,7 +48,7 @@ def test_a_model_in_several_files_is_untied_too(tmp_path, monkeypatch):
 def test_the_weights_that_are_given_are_written_and_not_the_models_own(tmp_path):
     model, other = make_lm(seed=0), make_lm(seed=1)
     before = copy_weights(model)
-    write_snapshot(model, other.state_dict(), tmp_path, dtype="auto")
+    write_snapshot(model, other.state_dict(), tmp_path, beside=tmp_path, dtype="auto")
     again = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)
     assert text_logprobs(again, IDS) == pytest.approx(text_logprobs(other, IDS), abs=FLOAT32)
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
@@ -80,7 +80,7 @@ def test_of_a_model_with_an_adapter_the_adapter_alone_is_written_in_the_layout_o
     model = Backbone(make_lm(layers=2), LoraConfig(rank=3), seed=0).adapted()
     assert not is_tied(model)
     moved = {name: torch.full_like(value, 0.1) for name, value in model.state_dict().items()}
-    write_snapshot(model, moved, tmp_path, dtype="auto")
+    write_snapshot(model, moved, tmp_path, beside=tmp_path, dtype="auto")
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "adapter_config.json",
         "adapter_model.safetensors",
