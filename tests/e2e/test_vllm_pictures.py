@@ -107,6 +107,7 @@ def test_an_adapter_on_the_vision_tower_is_loaded_too(tmp_path, python, kind):
         model,
         path,
         tmp_path / "run",
+        weights=model.state_dict,
         eos_token_id=tokenizer.eos_token_id,
         max_prompt_tokens=64,
         max_new_tokens=8,

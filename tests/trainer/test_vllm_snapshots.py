@@ -10,8 +10,9 @@ from transformers import AutoModelForCausalLM
 
 from builders import FLOAT32, make_lm
 from istar_trainer.config_lora import LoraConfig
+from istar_trainer.config_sampler import VllmSamplerConfig
 from istar_trainer.lora import Backbone
-from istar_trainer.vllm.build import snapshot_folder, text_logprobs
+from istar_trainer.vllm.build import make_vllm_sampler, snapshot_folder, text_logprobs
 from istar_trainer.vllm.snapshots import is_tied, write_snapshot
 from istar_trainer.weights import copy_weights, load_weights
 
@@ -52,6 +53,32 @@ def test_the_weights_that_are_given_are_written_and_not_the_models_own(tmp_path)
     again = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)
     assert text_logprobs(again, IDS) == pytest.approx(text_logprobs(other, IDS), abs=FLOAT32)
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+def test_a_tied_model_is_handed_over_at_once_with_the_weights_that_its_learner_names(tmp_path):
+    """Not with those of the model, of which a process may hold only its share."""
+    model, whole = make_lm(seed=0), make_lm(seed=1)
+    sampler = make_vllm_sampler(
+        VllmSamplerConfig(url="http://127.0.0.1:9", dtype="float32"),
+        model,
+        tmp_path,
+        tmp_path / "run",
+        weights=whole.state_dict,
+        eos_token_id=2,
+        max_prompt_tokens=8,
+        max_new_tokens=8,
+    )
+    (found,) = (tmp_path / "run/snapshots").glob("*/model.safetensors")
+    assert torch.equal(load_file(found)["lm_head.weight"], whole.lm_head.weight)
+    sampler.close()
+
+
+@pytest.mark.parametrize("sees", [True, False])
+def test_an_image_processor_goes_along(tmp_path, sees):
+    if sees:
+        (tmp_path / "preprocessor_config.json").write_text("{}")
+    folder = write(make_lm(), tmp_path / "one")
+    assert (folder / "preprocessor_config.json").is_file() == sees
 
 
 def test_the_precision_is_the_samplers(tmp_path):

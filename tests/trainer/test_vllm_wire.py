@@ -107,7 +107,7 @@ class FakeLLM:
         self.calls.append("reset pictures")
 
     def add_request(self, request_id: str, prompt: Any, parameters: Any, *, lora_request: Any) -> None:
-        assert parameters["detokenize"] is False
+        assert (parameters["detokenize"], parameters["output_kind"]) == (False, "final")
         self.calls.append(lora_request)
         self.waiting.append((request_id, prompt["prompt_token_ids"]))
 
@@ -117,8 +117,7 @@ class FakeLLM:
     def step(self) -> list[Any]:
         if self.weights == "dead":
             raise RuntimeError("EngineDeadError")
-        unfinished = [SimpleNamespace(request_id=name, finished=False) for name, _ in self.waiting[:-1]]
-        return [*unfinished, self._answer(*self.waiting.pop())]
+        return [self._answer(*self.waiting.pop())]
 
     def _answer(self, request_id: str, ids: list[int]) -> Any:
         score = SimpleNamespace(logprob=-0.5)
@@ -126,13 +125,14 @@ class FakeLLM:
             token_ids=[ids[0], 2], logprobs=[{ids[0]: score}, {2: score}], finish_reason="stop"
         )
         scores = [None, *({i: score} for i in ids[1:])]
-        return SimpleNamespace(request_id=request_id, finished=True, outputs=[reply], prompt_logprobs=scores)
+        return SimpleNamespace(request_id=request_id, outputs=[reply], prompt_logprobs=scores)
 
 
 @pytest.fixture
 def engine(monkeypatch) -> VllmEngine:
     package, lora, request = ModuleType("vllm"), ModuleType("vllm.lora"), ModuleType("vllm.lora.request")
     package.LLM, package.SamplingParams = FakeLLM, dict
+    package.sampling_params = SimpleNamespace(RequestOutputKind=SimpleNamespace(FINAL_ONLY="final"))
     request.LoRARequest = lambda name, number, path: SimpleNamespace(
         lora_name=name, lora_int_id=number, lora_path=path
     )

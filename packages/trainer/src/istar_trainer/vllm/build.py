@@ -1,12 +1,12 @@
 """Makes the vLLM sampler of a run from its configuration."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from istar_trainer.config_sampler import VllmSamplerConfig
 from istar_trainer.devices import device_of
@@ -34,6 +34,7 @@ def make_vllm_sampler(
     model_path: Path,
     run_dir: Path,
     *,
+    weights: Callable[[], dict[str, Tensor]],
     eos_token_id: int,
     max_prompt_tokens: int,
     max_new_tokens: int,
@@ -45,6 +46,7 @@ def make_vllm_sampler(
         model: The learner's model; one with an adapter hands over that only.
         model_path: Folder that it was loaded from, with the tokenizer.
         run_dir: Run folder, for the server's log and, by default, the snapshots.
+        weights: Returns the learner's weights, whole.
         eos_token_id: Token that ends a reply.
         max_prompt_tokens: Longest prompt.
         max_new_tokens: Longest reply.
@@ -90,7 +92,7 @@ def make_vllm_sampler(
         sleeps=config.sleep,
     )
     if is_tied(model):
-        sampler.load(model.state_dict(), 0)
+        sampler.load(weights(), 0)
     return sampler
 
 

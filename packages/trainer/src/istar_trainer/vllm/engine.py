@@ -109,13 +109,14 @@ class VllmEngine:
     def _run(self, prompts: Sequence[Prompt], parameters: Sequence[Mapping[str, Any]]) -> list[Any]:
         """Run the engine below ``LLM``, whose ``generate`` would look for the places of pictures."""
         engine = self._llm.llm_engine
+        once = self._vllm.sampling_params.RequestOutputKind.FINAL_ONLY
         for number, (prompt, one) in enumerate(zip(prompts, parameters, strict=True)):
-            drawing = self._vllm.SamplingParams(**one, detokenize=False)
+            drawing = self._vllm.SamplingParams(**one, detokenize=False, output_kind=once)
             ready = engine_prompt(prompt, self._pixels)
             engine.add_request(str(number), ready, drawing, lora_request=self._adapter)
         finished: dict[int, Any] = {}
         while engine.has_unfinished_requests():
-            finished |= {int(output.request_id): output for output in engine.step() if output.finished}
+            finished |= {int(output.request_id): output for output in engine.step()}
         return [finished[number] for number in range(len(prompts))]
 
     def _forget(self) -> None:
