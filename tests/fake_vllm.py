@@ -88,6 +88,8 @@ class FakeVllm:
     def _answer(self, path: str, body: Any) -> tuple[int, Any]:
         if path == "/v1/completions":
             return self._complete(body)
+        if path == "/inference/v1/generate":
+            return self._generate(body)
         if path == "/collective_rpc":
             return self._reload(body)
         if path == "/v1/load_lora_adapter":
@@ -128,6 +130,18 @@ class FakeVllm:
             told = {"text_offset": [0] * len(ids), "token_logprobs": logprobs, "tokens": [""] * len(ids)}
             choice |= {"token_ids": ids, "logprobs": told, "finish_reason": reason, "stop_reason": None}
         return 200, {"id": "cmpl-1", "object": "text_completion", "model": body["model"], "choices": [choice]}
+
+    def _generate(self, body: Any) -> tuple[int, Any]:
+        """Answer a prompt with pictures: other names, and logprobs of another shape."""
+        asked = {"model": body["model"], "prompt": body["token_ids"], **body["sampling_params"]}
+        status, answer = self._complete(asked)
+        if status != 200:
+            return status, answer
+        (choice,) = answer["choices"]
+        told = choice["logprobs"] and choice["logprobs"]["token_logprobs"]
+        entries = [{"token_id": 1, "logprob": value, "rank": 1, "top_logprobs": []} for value in told or ()]
+        choice["logprobs"] = {"content": entries}
+        return 200, {"choices": [choice], "prompt_logprobs": choice.pop("prompt_logprobs")}
 
     def _handler(self) -> type[BaseHTTPRequestHandler]:
         server = self

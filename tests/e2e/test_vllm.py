@@ -156,6 +156,7 @@ def test_an_adapter_is_loaded_beside_its_base(tmp_path, python):
         model,
         path,
         tmp_path / "run",
+        weights=model.state_dict,
         eos_token_id=tokenizer.eos_token_id,
         max_prompt_tokens=64,
         max_new_tokens=8,

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from transformers import AutoImageProcessor, Qwen2VLConfig, Qwen2VLForConditionalGeneration
+from transformers import AutoImageProcessor
 
 import istar_envs
 from builders import EOS
@@ -35,6 +35,7 @@ from istar_trainer.tiny import init_tiny
 from istar_trainer.vision import Shown, freeze_vision, pixel_values, place_pictures, rope_positions
 from istar_trainer.weights import load_model
 from tiny_run import tiny_config
+from vision_models import older_class
 
 CLOSE = 1e-4
 """Sampler and learner, which pad and batch differently, agree to this on a logprob."""
@@ -59,18 +60,6 @@ def folders(tmp_path_factory) -> dict[str, Path]:
                 parameter.mul_(3 if parameter.dim() == 2 else 1)  # so that every token matters
         model.save_pretrained(folder)
     return out
-
-
-def older_class(config: Any) -> nn.Module:
-    """A model of Qwen2-VL with the text layers of a Qwen2.5-VL configuration."""
-    tokens = {key: value for key, value in config.to_dict().items() if key.endswith("token_id")}
-    text = {k: v for k, v in config.text_config.to_dict().items() if k != "model_type"}
-    vision = {"depth": 2, "embed_dim": 16, "hidden_size": 32, "num_heads": 1, "mlp_ratio": 2}
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(1)
-        return Qwen2VLForConditionalGeneration(
-            Qwen2VLConfig(text_config=text, vision_config=vision, tie_word_embeddings=True, **tokens)
-        ).eval()
 
 
 @pytest.fixture(params=KINDS)

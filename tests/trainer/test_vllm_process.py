@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 from istar_envs.errors import ConfigError
 from istar_trainer.errors import SamplerFailed
@@ -108,7 +109,12 @@ def test_a_server_that_cannot_start_says_why(tmp_path):
         return ServerProcess(None, flags, {}, log=log)
 
     server = VllmServer(
-        lambda model: {}, start_process=start, concurrency=1, start_timeout_s=60, request_timeout_s=5
+        lambda model: {},
+        start_process=start,
+        pixels=torch.float32,
+        concurrency=1,
+        start_timeout_s=60,
+        request_timeout_s=5,
     )
     settings = {"eos_token_id": 2, "max_new_tokens": 4, "probe_band": 0.1, "max_restarts": 3}
     sampler = VllmSampler(

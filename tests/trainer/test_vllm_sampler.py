@@ -1,6 +1,6 @@
 """The vLLM sampler against a scripted server: right requests, right weights, nothing lost in a crash."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,14 +9,23 @@ import pytest
 import torch
 
 from fake_vllm import FakeVllm, NumberBrain
-from istar_envs.errors import ConfigError
 from istar_trainer.errors import SamplerFailed, StaleSnapshot
 from istar_trainer.pictures import Picture, PixelFormat, PlacedPicture
 from istar_trainer.sampler import Completion, Request
 from istar_trainer.vllm.sampler import VllmSampler
 from istar_trainer.vllm.server import VllmServer
 
+PIXELS = PixelFormat(patch=1, merge=1, frames=1, mean=(0.0,), std=(1.0,))
 REQUESTS = [Request([5] * (n + 2), seed=n) for n in range(12)]
+
+
+def seeing(*runs: tuple[int, int]) -> tuple[PlacedPicture, ...]:
+    """Pictures by place and number of tokens; their keys count up from 1."""
+    blank = [np.zeros((tokens, 1), dtype=np.uint8) for _, tokens in runs]
+    return tuple(
+        PlacedPicture(Picture(str(number), (1, len(patches)), patches, PIXELS), start)
+        for number, (patches, (start, _)) in enumerate(zip(blank, runs, strict=True), start=1)
+    )
 
 
 class Hall:
@@ -57,7 +66,7 @@ class Learner:
     def write(self, weights: dict[str, torch.Tensor], folder: Path) -> None:
         (folder / "number").write_text(str(int(weights["number"])))
 
-    def score(self, ids: list[int]) -> list[float]:
+    def score(self, ids: list[int], pictures: Sequence[PlacedPicture]) -> list[float]:
         return [-float(self.value)] * (len(ids) - 1)
 
 
@@ -68,6 +77,7 @@ def learner() -> Learner:
 
 def make_server(hall: Hall, **options: Any) -> VllmServer:
     settings = {"concurrency": 4, "start_timeout_s": 5.0, "request_timeout_s": 5.0, **options}
+    settings["pixels"] = torch.float32
     start = None if "url" in options else hall.start
     return VllmServer(lambda model: {"model": str(model)}, start_process=start, **settings)
 
@@ -136,7 +146,7 @@ def test_new_weights_are_taken_over_before_the_next_reply_and_old_caches_forgott
     assert sampler.generate(REQUESTS, temperature=1.0) == expected(7)
     paths = [path for path, _ in hall.last.calls]
     place = paths.index("/collective_rpc")
-    assert paths[place + 1] == "/reset_prefix_cache"
+    assert paths[place + 1 : place + 3] == ["/reset_prefix_cache", "/reset_encoder_cache"]
     assert paths.count("/collective_rpc") == 1
     sampler.generate(REQUESTS, temperature=1.0)
     assert [path for path, _ in hall.last.calls].count("/collective_rpc") == 1
@@ -235,13 +245,47 @@ def test_a_server_that_hangs_at_the_start_is_given_up_in_time(hall, learner, tmp
     sampler.close()
 
 
-def test_pictures_are_refused_before_anything_is_drawn(sampler, hall):
-    pixels = PixelFormat(patch=1, merge=1, frames=1, mean=(0.0,), std=(1.0,))
-    picture = Picture("dot", (1, 1), np.zeros((1, 1), dtype=np.uint8), pixels)
-    seen = Request([5, 6], 0, pictures=(PlacedPicture(picture, 1),))
-    with pytest.raises(ConfigError, match=r"these prompts show pictures\. Use sampler: local"):
-        sampler.generate([*REQUESTS, seen], temperature=1.0)
-    assert not hall.servers
+def test_a_prompt_with_pictures_says_what_stands_where(sampler, hall):
+    mixed = [*REQUESTS[:2], Request([5] * 9, 2, seeing((1, 2), (6, 3))), *REQUESTS[3:]]
+    replies = sampler.generate(mixed, temperature=0.7)
+    assert replies[2] == Completion((9, 2, 1), (-1.0,) * 3)
+    assert [*replies[:2], *replies[3:]] == [*expected(1)[:2], *expected(1)[3:]]
+    (body,) = hall.last.calls_to("/inference/v1/generate")
+    (as_text,) = (b for b in hall.last.calls_to("/v1/completions") if b.get("seed") == 1)
+    told = {
+        key: value for key, value in as_text.items() if key not in ("model", "prompt", "return_token_ids")
+    }
+    assert body["sampling_params"] == {**told, "seed": 2, "detokenize": False}
+    assert (body["model"], body["token_ids"]) == ("policy", [5] * 9)
+    shown = body["features"]
+    assert shown["mm_hashes"] == {"image": ["1", "2"]}
+    assert shown["mm_placeholders"] == {"image": [{"offset": 1, "length": 2}, {"offset": 6, "length": 3}]}
+
+
+@pytest.mark.parametrize(
+    ("pictures", "probed"),
+    [
+        ([], (256, 0)),
+        ([(2, 30), (100, 30)], (256, 2)),
+        ([(2, 30), (240, 30)], (240, 1)),  # none in part
+        ([(2, 270), (290, 5)], (272, 1)),  # the first in any case, so that it proves the vision tower
+        ([(2, 4), (300, 5)], (256, 1)),
+    ],
+)
+def test_weights_are_proved_by_a_text_with_its_pictures(sampler, hall, learner, pictures, probed):
+    request = Request([5] * 310, 0, seeing(*pictures))
+    sampler.generate([request], temperature=1.0)
+    publish(sampler, learner, 7, 1)
+    sampler.generate([request], temperature=1.0)
+    bodies = [
+        body
+        for _, body in hall.last.calls
+        if body and "prompt_logprobs" in (body.get("sampling_params") or body)
+    ]
+    assert len(bodies) == 2
+    for body in bodies:
+        shown = body["features"]["mm_hashes"]["image"] if pictures else []
+        assert (len(body["token_ids" if pictures else "prompt"]), len(shown)) == probed
 
 
 def test_a_refused_request_says_what_the_server_said(sampler, hall):

@@ -166,6 +166,7 @@ def make_policy_sampler(
         learner.model,
         model_path,
         config.run_dir,
+        weights=learner.weights,
         eos_token_id=tokenizer.eos_token_id,
         max_prompt_tokens=config.rollout.max_prompt_tokens,
         max_new_tokens=config.rollout.max_response_tokens,

@@ -1,15 +1,18 @@
 """Makes the vLLM sampler of a run from its configuration."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from istar_trainer.config_sampler import VllmSamplerConfig
+from istar_trainer.devices import device_of
 from istar_trainer.lora import AdaptedModel
+from istar_trainer.pictures import PlacedPicture
+from istar_trainer.vision import Shown, place_pictures, reads_pictures, rope_positions, showing
 from istar_trainer.vllm.engine import VllmEngine
 from istar_trainer.vllm.process import ServerProcess
 from istar_trainer.vllm.sampler import VllmSampler
@@ -31,6 +34,7 @@ def make_vllm_sampler(
     model_path: Path,
     run_dir: Path,
     *,
+    weights: Callable[[], dict[str, Tensor]],
     eos_token_id: int,
     max_prompt_tokens: int,
     max_new_tokens: int,
@@ -42,6 +46,7 @@ def make_vllm_sampler(
         model: The learner's model; one with an adapter hands over that only.
         model_path: Folder that it was loaded from, with the tokenizer.
         run_dir: Run folder, for the server's log and, by default, the snapshots.
+        weights: Returns the learner's weights, whole.
         eos_token_id: Token that ends a reply.
         max_prompt_tokens: Longest prompt.
         max_new_tokens: Longest reply.
@@ -50,19 +55,25 @@ def make_vllm_sampler(
         ready_for = next(rank for rank in _LORA_RANKS if rank >= max(model.rank, config.max_lora_rank))
         config = config.model_copy(update={"max_lora_rank": ready_for})
     arguments = partial(
-        engine_arguments, config, tokenizer=model_path, max_tokens=max_prompt_tokens + max_new_tokens
+        engine_arguments,
+        config,
+        tokenizer=model_path,
+        max_tokens=max_prompt_tokens + max_new_tokens,
+        sees_pictures=reads_pictures(model),
     )
+    pixels = torch.float32 if config.dtype == "auto" else getattr(torch, config.dtype)
 
     def start_process(flags: list[str]) -> ServerProcess:
         return ServerProcess(config.python, flags, config.env, log=run_dir / "vllm.log")
 
     backend = (
-        VllmEngine(arguments)
+        VllmEngine(arguments, pixels=pixels)
         if config.mode == "engine"
         else VllmServer(
             arguments,
             start_process=start_process if config.url is None else None,
             url=config.url,
+            pixels=pixels,
             concurrency=config.concurrency,
             start_timeout_s=config.start_timeout_s,
             request_timeout_s=config.request_timeout_s,
@@ -72,7 +83,7 @@ def make_vllm_sampler(
         backend,
         model_path.resolve(),
         snapshot_folder(config.sync_dir, run_dir),
-        write=partial(write_snapshot, model, dtype=config.dtype),
+        write=partial(write_snapshot, model, beside=model_path, dtype=config.dtype),
         score=partial(text_logprobs, model),
         eos_token_id=eos_token_id,
         max_new_tokens=max_new_tokens,
@@ -81,7 +92,7 @@ def make_vllm_sampler(
         sleeps=config.sleep,
     )
     if is_tied(model):
-        sampler.load(model.state_dict(), 0)
+        sampler.load(weights(), 0)
     return sampler
 
 
@@ -92,9 +103,22 @@ def snapshot_folder(sync_dir: Path | None, run_dir: Path) -> Path:
 
 
 @torch.no_grad()
-def text_logprobs(model: Any, ids: Sequence[int]) -> list[float]:
-    """Logprob of every token of a text but the first, at temperature 1, fp32 log-softmax."""
-    tokens = torch.tensor([list(ids)], device=next(model.parameters()).device)
-    logprobs = model(input_ids=tokens, use_cache=False).logits[0, :-1].float().log_softmax(dim=-1)
+def text_logprobs(model: Any, ids: Sequence[int], pictures: Sequence[PlacedPicture] = ()) -> list[float]:
+    """Logprob of every token of a text but the first, at temperature 1, fp32 log-softmax.
+
+    Args:
+        model: Causal LM.
+        ids: The text.
+        pictures: What it shows.
+    """
+    tokens = torch.tensor([list(ids)])
+    album, places = place_pictures([pictures], [0])
+    shown = Shown.of(places, album)
+    positions, _ = rope_positions(torch.ones_like(tokens), shown)
+    device = device_of(model)
+    tokens, positions = tokens.to(device), (positions[0] if shown is None else positions).to(device)
+    with showing(model, shown):
+        logits = model(input_ids=tokens, position_ids=positions, use_cache=False).logits
+    logprobs = logits[0, :-1].float().log_softmax(dim=-1)
     values: list[float] = logprobs.gather(1, tokens[0, 1:, None])[:, 0].tolist()
     return values

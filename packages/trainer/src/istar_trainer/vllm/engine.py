@@ -4,8 +4,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from istar_envs.errors import ConfigError
-from istar_trainer.sampler import Completion
+from istar_trainer.context import Prompt
+from istar_trainer.pictures import PlacedPicture
+from istar_trainer.sampler import Completion, Request
+from istar_trainer.vllm.pictures import engine_prompt
 from istar_trainer.vllm.wire import SamplerDown, make_completion
 
 
@@ -14,12 +19,13 @@ class VllmEngine:
 
     Args:
         arguments: Engine arguments for a folder of weights.
+        pixels: Precision of pictures.
 
     Raises:
         ConfigError: If vLLM is not installed beside the trainer.
     """
 
-    def __init__(self, arguments: Callable[[Path], Mapping[str, Any]]) -> None:
+    def __init__(self, arguments: Callable[[Path], Mapping[str, Any]], *, pixels: torch.dtype) -> None:
         try:
             import vllm
         except ImportError as error:
@@ -29,6 +35,7 @@ class VllmEngine:
             ) from error
         self._vllm = vllm
         self._arguments = arguments
+        self._pixels = pixels
         self._llm: Any = None
         self._adapter: Any = None
 
@@ -43,21 +50,22 @@ class VllmEngine:
 
     def answer(
         self,
-        prompts: Sequence[Sequence[int]],
+        requests: Sequence[Request],
         parameters: Sequence[Mapping[str, Any]],
         done: Callable[[int, Completion], None],
     ) -> None:
         """Ask for replies; see ``VllmServer.answer``."""
+        prompts = [Prompt(list(request.prompt_ids), request.pictures) for request in requests]
         for place, output in enumerate(self._generate(prompts, parameters)):
             reply = output.outputs[0]
             ids = list(reply.token_ids)
             logprobs = [entry[i].logprob for entry, i in zip(reply.logprobs or [], ids, strict=True)]
             done(place, make_completion(ids, logprobs, reply.finish_reason))
 
-    def prompt_logprobs(self, ids: Sequence[int]) -> list[float]:
+    def prompt_logprobs(self, ids: Sequence[int], pictures: Sequence[PlacedPicture] = ()) -> list[float]:
         """Score a text: the logprob of every token but the first, at temperature 1."""
         parameters = {"max_tokens": 1, "temperature": 0.0, "prompt_logprobs": 0}
-        entries = self._generate([ids], [parameters])[0].prompt_logprobs
+        entries = self._generate([Prompt(list(ids), tuple(pictures))], [parameters])[0].prompt_logprobs
         return [float(entry[i].logprob) for entry, i in zip(entries[1:], ids[1:], strict=True)]
 
     def load_weights(self, folder: Path) -> None:
@@ -94,19 +102,27 @@ class VllmEngine:
         """What there is to say about an engine that does not work."""
         return "vLLM's own messages are above."
 
-    def _generate(self, prompts: Sequence[Sequence[int]], parameters: Sequence[Mapping[str, Any]]) -> Any:
-        return self._guarded(
-            lambda: self._llm.generate(
-                [{"prompt_token_ids": list(prompt)} for prompt in prompts],
-                [self._vllm.SamplingParams(**one, detokenize=False) for one in parameters],
-                lora_request=self._adapter,
-                use_tqdm=False,
-            )
-        )
+    def _generate(self, prompts: Sequence[Prompt], parameters: Sequence[Mapping[str, Any]]) -> list[Any]:
+        found: list[Any] = self._guarded(lambda: self._run(prompts, parameters))
+        return found
+
+    def _run(self, prompts: Sequence[Prompt], parameters: Sequence[Mapping[str, Any]]) -> list[Any]:
+        """Run the engine below ``LLM``, whose ``generate`` would look for the places of pictures."""
+        engine = self._llm.llm_engine
+        once = self._vllm.sampling_params.RequestOutputKind.FINAL_ONLY
+        for number, (prompt, one) in enumerate(zip(prompts, parameters, strict=True)):
+            drawing = self._vllm.SamplingParams(**one, detokenize=False, output_kind=once)
+            ready = engine_prompt(prompt, self._pixels)
+            engine.add_request(str(number), ready, drawing, lora_request=self._adapter)
+        finished: dict[int, Any] = {}
+        while engine.has_unfinished_requests():
+            finished |= {int(output.request_id): output for output in engine.step()}
+        return [finished[number] for number in range(len(prompts))]
 
     def _forget(self) -> None:
         if self._guarded(self._llm.reset_prefix_cache) is False:
             raise SamplerDown("the prefix cache could not be emptied")
+        self._guarded(self._llm.llm_engine.reset_encoder_cache)
 
     def _guarded(self, action: Callable[[], Any]) -> Any:
         """The boundary to vLLM, which raises anything: what failed is given up, and may be made again."""

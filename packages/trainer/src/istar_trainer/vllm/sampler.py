@@ -14,8 +14,9 @@ from typing import Any, Protocol
 from safetensors import SafetensorError
 from torch import Tensor
 
-from istar_envs.errors import ConfigError
+from istar_trainer.context import Prompt
 from istar_trainer.errors import SamplerFailed, StaleSnapshot
+from istar_trainer.pictures import PlacedPicture
 from istar_trainer.sampler import Completion, Request
 from istar_trainer.vllm.wire import SamplerDown, sampling_parameters
 
@@ -26,7 +27,7 @@ _ADAPTER = "adapter_config.json"
 
 WriteSnapshot = Callable[[dict[str, Tensor], Path], None]
 """Writes weights into a new folder in Hugging Face layout, or an adapter in that of PEFT."""
-Score = Callable[[Sequence[int]], list[float]]
+Score = Callable[[Sequence[int], Sequence[PlacedPicture]], list[float]]
 """Logprobs of every token but the first under the learner's present weights, at temperature 1."""
 
 
@@ -43,14 +44,14 @@ class Backend(Protocol):
 
     def answer(
         self,
-        prompts: Sequence[Sequence[int]],
+        requests: Sequence[Request],
         parameters: Sequence[Mapping[str, Any]],
         done: Callable[[int, Completion], None],
     ) -> None:
         """Draw replies and hand each over as it comes."""
         ...
 
-    def prompt_logprobs(self, ids: Sequence[int]) -> list[float]:
+    def prompt_logprobs(self, ids: Sequence[int], pictures: Sequence[PlacedPicture] = ()) -> list[float]:
         """Score every token but the first at temperature 1."""
         ...
 
@@ -127,8 +128,8 @@ class VllmSampler:
         self._snapshot_id = 0
         self._held: int | None = None
         self._has_run = self._is_asleep = False
-        self._seen: tuple[int, ...] = ()
-        self._probe: tuple[tuple[int, ...], list[float]] | None = None
+        self._seen = Prompt([])
+        self._probe: tuple[Prompt, list[float]] | None = None
         shutil.rmtree(folder, ignore_errors=True)
 
     @property
@@ -161,38 +162,32 @@ class VllmSampler:
         else:
             self._model = target
         self._snapshot_id = snapshot_id
-        self._probe = self._scored(self._seen) if self._seen else None
+        self._probe = self._scored(self._seen)
 
     def generate(self, requests: Sequence[Request], *, temperature: float) -> list[Completion]:
         """Draw one reply per request, in the order of the requests.
 
         Raises:
-            ConfigError: If a prompt shows pictures.
             SamplerFailed: If vLLM refuses a request, does not come up, or crashes too often.
             StaleSnapshot: If it draws from other weights than the present snapshot.
         """
-        if any(request.pictures for request in requests):
-            raise ConfigError(
-                "sampler: vllm reads token ids only, and these prompts show pictures. Use sampler: local, or "
-                "a template without pictures."
-            )
         done: dict[int, Completion] = {}
         crashes = 0
         while len(done) < len(requests):
             missing = [place for place in range(len(requests)) if place not in done]
             asked = [requests[place] for place in missing]
             try:
-                self._synchronize(asked[0].prompt_ids)
+                self._synchronize(_excerpt(asked[0].prompt_ids, asked[0].pictures))
                 self.backend.answer(
-                    [request.prompt_ids for request in asked],
+                    asked,
                     [self._parameters(request, temperature) for request in asked],
                     lambda number, reply, places=missing: done.__setitem__(places[number], reply),  # type: ignore[misc]
                 )
             except SamplerDown as error:
                 crashes += 1
                 self._give_up_or_go_on(error, crashes, len(requests) - len(done))
-        first = (*requests[0].prompt_ids, *done[0].response_ids)
-        self._seen = first[:-1][:_PROBE_TOKENS]  # leaves vLLM room for the token that scoring makes
+        read = [*requests[0].prompt_ids, *done[0].response_ids[:-1]]  # scoring makes one more token
+        self._seen = _excerpt(read, requests[0].pictures)
         return [done[place] for place in range(len(requests))]
 
     def rest(self) -> None:
@@ -218,7 +213,7 @@ class VllmSampler:
             max_new_tokens=self._max_new_tokens,
         )
 
-    def _synchronize(self, text: Sequence[int]) -> None:
+    def _synchronize(self, text: Prompt) -> None:
         """See to it that vLLM runs and holds the present snapshot, and let it prove that if it is new."""
         is_alive = self.backend.is_alive()
         if is_alive and self._is_asleep:
@@ -240,13 +235,13 @@ class VllmSampler:
         self._held = self._snapshot_id
         self._forget_old_folders()
 
-    def _prove(self, text: Sequence[int]) -> None:
+    def _prove(self, text: Prompt) -> None:
         """Compare vLLM's logprobs of a text with the learner's."""
-        self._probe = self._probe or self._scored(tuple(text[:_PROBE_TOKENS]))
+        self._probe = self._probe or self._scored(text)
         if self._probe is None:
             return
-        ids, expected = self._probe
-        found = self.backend.prompt_logprobs(ids)
+        probe, expected = self._probe
+        found = self.backend.prompt_logprobs(probe.ids, probe.pictures)
         gap = sum(abs(one - other) for one, other in zip(found, expected, strict=True)) / len(expected)
         logger.debug("vLLM holds snapshot %d: mean |Δ logprob| %.4f", self._snapshot_id, gap)
         if not gap <= self._probe_band:
@@ -257,8 +252,10 @@ class VllmSampler:
                 "quantization wants a wider band."
             )
 
-    def _scored(self, ids: tuple[int, ...]) -> tuple[tuple[int, ...], list[float]] | None:
-        return (ids, self._score(ids)) if self._score is not None and len(ids) > 1 else None
+    def _scored(self, text: Prompt) -> tuple[Prompt, list[float]] | None:
+        if self._score is None or len(text.ids) < 2:
+            return None
+        return text, self._score(text.ids, text.pictures)
 
     def _give_up_or_go_on(self, error: SamplerDown, crashes: int, num_missing: int) -> None:
         diagnosis = self.backend.diagnosis()
@@ -283,3 +280,12 @@ class VllmSampler:
         for path in self._folder.glob("snapshot-*"):
             if path not in (self._model, self._adapter):
                 shutil.rmtree(path, ignore_errors=True)
+
+
+def _excerpt(ids: Sequence[int], pictures: Sequence[PlacedPicture]) -> Prompt:
+    """Return the beginning of a text, with its first picture if there is one, and none in part."""
+    ends = [placed.start + placed.picture.num_tokens for placed in pictures]
+    length = max([_PROBE_TOKENS, *ends[:1]])
+    shown = tuple(placed for placed, end in zip(pictures, ends, strict=True) if end <= length)
+    left_out = [placed.start for placed in pictures[len(shown) :]]
+    return Prompt(list(ids[: min([length, *left_out])]), shown)

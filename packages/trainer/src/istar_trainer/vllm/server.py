@@ -14,8 +14,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from istar_trainer.errors import SamplerFailed
-from istar_trainer.sampler import Completion
+from istar_trainer.pictures import PlacedPicture
+from istar_trainer.sampler import Completion, Request
+from istar_trainer.vllm.pictures import features
 from istar_trainer.vllm.process import ServerProcess, free_port
 from istar_trainer.vllm.wire import (
     SamplerDown,
@@ -36,9 +40,10 @@ class VllmServer:
     """Speaks to a vLLM server.
 
     Args:
-        arguments: Engine arguments for a folder of weights.
+        arguments: Server arguments for a folder of weights.
         start_process: Starts a server; None to use the one at ``url``.
         url: Address of a server that runs already.
+        pixels: Precision of pictures.
         concurrency: Requests at a time.
         start_timeout_s: Seconds that it may take to come up.
         request_timeout_s: Seconds that a request may take.
@@ -50,12 +55,14 @@ class VllmServer:
         *,
         start_process: StartProcess | None,
         url: str | None = None,
+        pixels: torch.dtype,
         concurrency: int,
         start_timeout_s: float,
         request_timeout_s: float,
     ) -> None:
         self._arguments = arguments
         self._start_process = start_process
+        self._pixels = pixels
         self._start_timeout_s = start_timeout_s
         self._request_timeout_s = request_timeout_s
         self._pool = ThreadPoolExecutor(concurrency, thread_name_prefix="vllm")
@@ -100,14 +107,14 @@ class VllmServer:
 
     def answer(
         self,
-        prompts: Sequence[Sequence[int]],
+        requests: Sequence[Request],
         parameters: Sequence[Mapping[str, Any]],
         done: Callable[[int, Completion], None],
     ) -> None:
         """Ask for replies, many at a time.
 
         Args:
-            prompts: Token ids.
+            requests: What to reply to.
             parameters: How to draw each reply.
             done: Gets the place of each reply and the reply, as they come.
 
@@ -120,21 +127,24 @@ class VllmServer:
         def ask(place: int) -> None:
             if broken:
                 return
-            body = {"prompt": list(prompts[place]), "return_token_ids": True, **parameters[place]}
             try:
-                done(place, read_completion(self._complete(body)))
+                done(place, self._reply(requests[place], parameters[place]))
             except SamplerDown as error:
                 broken.append(error)
 
-        for future in [self._pool.submit(ask, place) for place in range(len(prompts))]:
+        for future in [self._pool.submit(ask, place) for place in range(len(requests))]:
             future.result()
         if broken:
             raise broken[0]
 
-    def prompt_logprobs(self, ids: Sequence[int]) -> list[float]:
+    def prompt_logprobs(self, ids: Sequence[int], pictures: Sequence[PlacedPicture] = ()) -> list[float]:
         """Score a text: the logprob of every token but the first, at temperature 1."""
-        body = {"prompt": list(ids), "max_tokens": 1, "temperature": 0.0, "prompt_logprobs": 0}
-        return read_prompt_logprobs(self._complete(body)["choices"][0]["prompt_logprobs"], ids)
+        parameters = {"max_tokens": 1, "temperature": 0.0, "prompt_logprobs": 0}
+        if pictures:
+            answer = self._generate(ids, pictures, parameters)
+        else:
+            answer = self._complete({"prompt": list(ids), **parameters})["choices"][0]
+        return read_prompt_logprobs(answer["prompt_logprobs"], ids)
 
     def load_weights(self, folder: Path) -> None:
         """Take over the weights of a folder and forget what was cached for the old ones."""
@@ -186,6 +196,24 @@ class VllmServer:
     def _forget(self) -> None:
         if self._call("POST", "/reset_prefix_cache").get("success") is False:
             raise SamplerDown("the prefix cache could not be emptied")
+        self._call("POST", "/reset_encoder_cache")
+
+    def _reply(self, request: Request, parameters: Mapping[str, Any]) -> Completion:
+        if request.pictures:
+            return read_completion(self._generate(request.prompt_ids, request.pictures, parameters))
+        body = {"prompt": list(request.prompt_ids), "return_token_ids": True, **parameters}
+        return read_completion(self._complete(body))
+
+    def _generate(
+        self, ids: Sequence[int], pictures: Sequence[PlacedPicture], parameters: Mapping[str, Any]
+    ) -> Any:
+        body = {
+            "model": self._adapter or self._model,
+            "token_ids": list(ids),
+            "features": features(pictures, self._pixels),
+            "sampling_params": {**parameters, "detokenize": False},
+        }
+        return self._call("POST", "/inference/v1/generate", body)
 
     def _complete(self, body: Mapping[str, Any]) -> Any:
         return self._call("POST", "/v1/completions", {"model": self._adapter or self._model, **body})

@@ -5,6 +5,7 @@ changes the embeddings only, and replies come from half-new weights: tied models
 """
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ _OUTPUT = "lm_head.weight"
 _SINGLE = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
 _EXTRA = "model-output.safetensors"
+_PROCESSOR = "preprocessor_config.json"
 
 
 def is_tied(model: Any) -> bool:
@@ -25,7 +27,7 @@ def is_tied(model: Any) -> bool:
     return not isinstance(model, AdaptedModel) and bool(getattr(model.config, "tie_word_embeddings", False))
 
 
-def write_snapshot(model: Any, weights: dict[str, Tensor], folder: Path, *, dtype: str) -> None:
+def write_snapshot(model: Any, weights: dict[str, Tensor], folder: Path, *, beside: Path, dtype: str) -> None:
     """Save weights of a model as its own library lays them out.
 
     Args:
@@ -33,6 +35,7 @@ def write_snapshot(model: Any, weights: dict[str, Tensor], folder: Path, *, dtyp
             values.
         weights: Values by the names of its ``state_dict``.
         folder: Where to write.
+        beside: Folder that the model was loaded from; its image processor, if any, is copied.
         dtype: Precision to write; ``auto`` keeps theirs.
     """
     if dtype != "auto":
@@ -41,6 +44,8 @@ def write_snapshot(model: Any, weights: dict[str, Tensor], folder: Path, *, dtyp
         model.save_adapter(folder, weights)
         return
     model.save_pretrained(folder, state_dict=dict(weights))  # which it takes names out of
+    if (beside / _PROCESSOR).is_file():
+        shutil.copy(beside / _PROCESSOR, folder)
     if is_tied(model) and _OUTPUT in weights:
         _untie(folder, weights[_OUTPUT].detach().contiguous())
 

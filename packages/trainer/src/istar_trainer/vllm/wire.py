@@ -4,6 +4,7 @@ Nothing is left to the model's or vLLM's defaults: a folder's ``generation_confi
 distribution or reshape it, and replies would no longer come from the policy.
 """
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -42,15 +43,16 @@ def sampling_parameters(
 
 
 def engine_arguments(
-    config: VllmSamplerConfig, model: Path, tokenizer: Path, max_tokens: int
+    config: VllmSamplerConfig, model: Path, tokenizer: Path, max_tokens: int, *, sees_pictures: bool
 ) -> dict[str, Any]:
-    """Arguments of vLLM's engine by their Python names.
+    """Arguments of vLLM's engine, and of the server around it, by their Python names.
 
     Args:
         config: What the run says.
         model: Folder of the weights.
         tokenizer: Folder of the tokenizer; snapshots have none.
         max_tokens: Longest prompt and reply together.
+        sees_pictures: Whether the model reads pictures.
     """
     arguments: dict[str, Any] = {
         "model": str(model),
@@ -67,6 +69,12 @@ def engine_arguments(
         arguments["enable_sleep_mode"] = True
     if config.max_lora_rank:
         arguments |= {"enable_lora": True, "max_lora_rank": config.max_lora_rank}
+    if sees_pictures:  # which it gets scaled, and where adapters reach the vision tower too
+        arguments |= {"limit_mm_per_prompt": {"video": 0}, "mm_device_do_normalize": False}
+        if config.max_lora_rank:
+            arguments["enable_tower_connector_lora"] = True
+        if config.mode == "server":
+            arguments["enable_scale_out"] = True
     return arguments | config.options
 
 
@@ -77,13 +85,15 @@ def as_flags(arguments: Mapping[str, Any]) -> list[str]:
         flag = name.replace("_", "-")
         if isinstance(value, bool):
             flags.append(f"--{flag}" if value else f"--no-{flag}")
+        elif isinstance(value, dict):
+            flags += [f"--{flag}", json.dumps(value)]
         else:
             flags += [f"--{flag}", str(value)]
     return flags
 
 
 def read_completion(answer: Any) -> Completion:
-    """Read a reply from an answer of ``/v1/completions``.
+    """Read a reply from an answer of ``/v1/completions`` or ``/inference/v1/generate``.
 
     Raises:
         SamplerDown: If the reply was broken off.
@@ -92,13 +102,20 @@ def read_completion(answer: Any) -> Completion:
     try:
         choice = answer["choices"][0]
         reason, ids = choice["finish_reason"], choice["token_ids"]
-        logprobs = choice["logprobs"]["token_logprobs"] if ids else []
+        logprobs = _logprobs(choice["logprobs"]) if ids else []
     except (LookupError, TypeError) as error:
         raise SamplerFailed(
             f"vLLM's answer has no token ids with logprobs ({error!r}): {str(answer)[:300]}. Use a version "
             "that knows return_token_ids, such as 0.32."
         ) from error
     return make_completion(ids, logprobs, reason)
+
+
+def _logprobs(told: Mapping[str, Any]) -> list[float]:
+    """Read the logprobs of the drawn tokens from either kind of answer."""
+    if "content" in told:
+        return [entry["logprob"] for entry in told["content"]]
+    return list(told["token_logprobs"])
 
 
 def make_completion(ids: Sequence[int], logprobs: Sequence[float], reason: str | None) -> Completion:
