@@ -7,7 +7,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Final
 
 from istar_envs.errors import EnvError
@@ -176,7 +176,8 @@ class Server(waitress.server.TcpWSGIServer):  # type: ignore[misc]
         self._service.refuse()
         if self._deadline is None:
             self._deadline = time.monotonic() + self._service.limits.grace_s
-            super().pull_trigger()
+            with suppress(OSError):  # which says that ``run`` has returned meanwhile
+                super().pull_trigger()
 
     def maintenance(self, now: float) -> None:
         """Close connections that do nothing or are too slow with a request."""
