@@ -169,15 +169,14 @@ class Server(waitress.server.TcpWSGIServer):  # type: ignore[misc]
     def pull_trigger(self) -> None:
         """Wake the thread that reads, unless it is this one."""
         if threading.get_ident() != self._reader:
-            super().pull_trigger()
+            self._wake()
 
     def stop(self, *_: Any) -> None:
         """Take no more requests, and let ``run`` return when the running ones are answered."""
         self._service.refuse()
         if self._deadline is None:
             self._deadline = time.monotonic() + self._service.limits.grace_s
-            with suppress(OSError):  # which says that ``run`` has returned meanwhile
-                super().pull_trigger()
+            self._wake()
 
     def maintenance(self, now: float) -> None:
         """Close connections that do nothing or are too slow with a request."""
@@ -186,6 +185,10 @@ class Server(waitress.server.TcpWSGIServer):  # type: ignore[misc]
             since = channel.waiting_since
             if since is not None and since < now - self._service.limits.request_s:
                 channel.will_close = True
+
+    def _wake(self) -> None:
+        with suppress(OSError):  # which says that ``run`` has returned meanwhile
+            super().pull_trigger()
 
     def _begin(self) -> None:
         """Answer the instant ones of the requests that have arrived, and hand the others to the threads."""
