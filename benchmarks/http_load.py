@@ -1,11 +1,12 @@
 """Sends the same kind of requests over many connections at once, as cheaply as Python can."""
 
 import asyncio
-import json
 from collections.abc import Iterable
 from contextlib import suppress
 from time import perf_counter
 from typing import Any
+
+import orjson
 
 
 class Connection:
@@ -20,7 +21,7 @@ class Connection:
         if self._streams is None:
             self._streams = await asyncio.open_connection(self._host, self._port, limit=2**24)
         reader, writer = self._streams
-        data = b"" if body is None else json.dumps(body).encode()
+        data = b"" if body is None else orjson.dumps(body)
         head = f"{method} {path} HTTP/1.1\r\nHost: load\r\nContent-Type: application/json\r\n"
         writer.write(f"{head}Content-Length: {len(data)}\r\n\r\n".encode() + data)
         answer = await reader.readuntil(b"\r\n\r\n")
@@ -73,10 +74,10 @@ async def open_players(url: str, env: str, count: int) -> list[Player]:
     for number in range(count):
         status, content = await connection.call("POST", "/v1/sessions", {"env": env})
         assert status == 201, content
-        player = Player(json.loads(content)["session"], number)
+        player = Player(orjson.loads(content)["session"], number)
         name, body = player.next_call()
         _, content = await connection.call("POST", f"/v1/sessions/{player.session}/{name}", body)
-        player.take(body, json.loads(content))
+        player.take(body, orjson.loads(content))
         players.append(player)
     await connection.close()
     return players
@@ -106,7 +107,7 @@ async def play_singly(
                 status, content = await connection.call("POST", f"/v1/sessions/{player.session}/{name}", body)
                 latencies.append(perf_counter() - began)
                 assert status == 200, content
-                player.take(body, json.loads(content))
+                player.take(body, orjson.loads(content))
 
     await asyncio.gather(*(work(players[i::connections], gap * i / connections) for i in range(connections)))
     return latencies
@@ -126,7 +127,7 @@ async def play_batched(url: str, players: list[Player], *, connections: int, sec
             ]
             status, content = await connection.call("POST", "/v1/batch", {"calls": rows})
             assert status == 200, content
-            for player, (_, body), answer in zip(mine, calls, json.loads(content)["answers"], strict=True):
+            for player, (_, body), answer in zip(mine, calls, orjson.loads(content)["answers"], strict=True):
                 player.take(body, answer)
         await connection.close()
 
@@ -146,11 +147,11 @@ async def abandon(url: str, env: str, *, seconds: float) -> tuple[int, int]:
         if status == 503:
             await asyncio.sleep(0.05)
             continue
-        player = Player(json.loads(content)["session"], count)
+        player = Player(orjson.loads(content)["session"], count)
         for _ in range(5):
             name, body = player.next_call()
             status, content = await connection.call("POST", f"/v1/sessions/{player.session}/{name}", body)
-            answer = json.loads(content)
+            answer = orjson.loads(content)
             if answer.get("error") == "SessionLost":
                 expired += 1
                 break
