@@ -72,6 +72,11 @@ def code_of(page: str) -> str:
     return "\n".join((*blocks, *indented, *re.findall(r"`([^`\n]+)`", page)))
 
 
+def test_every_test_module_has_a_name_of_its_own():
+    names = [path.name for path in ROOT.glob("tests/**/*.py") if path.name != "conftest.py"]
+    assert len(set(names)) == len(names)
+
+
 @pytest.mark.parametrize("path", sorted(ROOT.glob("configs/**/*.yaml")), ids=lambda path: path.name)
 def test_every_configuration_loads(path):
     load_plan(path) if path.name.startswith("compare_") else load_config(path)
