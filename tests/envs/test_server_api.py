@@ -5,6 +5,7 @@ import json
 import logging
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -217,6 +218,42 @@ def test_a_batch_answers_each_call_for_itself(client):
     assert lost["problem"]["error"] == "SessionLost"
     assert (early["problem"]["status"], early["problem"]["error"]) == (409, "OutOfOrder")
     assert invalid["info"]["invalid_reason"] == "unclear"
+
+
+def test_a_batch_that_waits_holds_up_no_other_and_those_that_compute_take_turns(client):
+    began, release, running = threading.Event(), threading.Event(), []
+
+    def batch(path, action=0):
+        call = {"call": "step", "session": path.rpartition("/")[2], "sequence": 2, "action": action}
+        return create_app(client.service).test_client().post("/v1/batch", json={"calls": [call]})
+
+    def stuck(action):
+        began.set()
+        assert release.wait(20)
+        raise RuntimeError
+
+    def counted(take):
+        def step(action):
+            running.append(1)
+            time.sleep(0.05)
+            assert len(running) == 1
+            running.clear()
+            return take(action)
+
+        return step
+
+    paths = [started(client, VISUAL), *(started(client, SOKOBAN) for _ in range(3))]
+    waiting, *quick = client.service.sessions
+    waiting.env.step = stuck
+    for session in quick:
+        session.env.step = counted(session.env.step)
+    with ThreadPoolExecutor(4) as pool:
+        slow, *others = [pool.submit(batch, path) for path in paths]
+        began.wait()
+        answers = [other.result().json["answers"][0] for other in others]
+        assert not slow.done()
+        release.set()
+    assert [answer["info"]["steps"] for answer in answers] == [1, 1, 1]
 
 
 @pytest.mark.parametrize(

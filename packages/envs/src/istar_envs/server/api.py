@@ -161,7 +161,9 @@ class Api:
 
     def batch(self, environ: Environ) -> str:
         """Make calls to many sessions at once."""
-        answers = [self._called(call) for call in self._read(environ, messages.Batch).calls]
+        calls = self._read(environ, messages.Batch).calls
+        with self._sessions.turn(call.session for call in calls):
+            answers = [self._called(call) for call in calls]
         return f'{{"answers":[{",".join(answers)}]}}'
 
     def _called(self, call: Any) -> str:
