@@ -97,8 +97,12 @@ def _put_aside(bad: Path, fault: str, good: Path) -> None:
     logger.warning("checkpoint %s. It is kept as %s; the run goes back to %s", fault, aside.name, good.name)
 
 
-def load_checkpoint(path: Path) -> tuple[int, dict[str, Any]]:
+def load_checkpoint(path: Path, *, is_checked: bool = False) -> tuple[int, dict[str, Any]]:
     """Read a checkpoint back.
+
+    Args:
+        path: Its folder.
+        is_checked: Whether ``newest_intact`` has just compared its checksums.
 
     Returns:
         Iterations done, and the state.
@@ -106,7 +110,7 @@ def load_checkpoint(path: Path) -> tuple[int, dict[str, Any]]:
     Raises:
         CheckpointMismatch: If a file is missing, does not match its checksum or holds something else.
     """
-    what = damage(path)
+    what = None if is_checked else damage(path)
     try:
         if what is None:
             return int(read_seal(path)["iteration"]), torch.load(path / _STATE, weights_only=True)

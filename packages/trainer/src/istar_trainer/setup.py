@@ -267,7 +267,7 @@ class Run:
         path = self.folder.path / "checkpoints"
         found = from_main(lambda: newest_intact(path), "looking for checkpoints")
         if found is not None:
-            self.iteration, state = load_checkpoint(found)
+            self.iteration, state = load_checkpoint(found, is_checked=True)
             for name, learner in self.learners.items():
                 learner.load(state["learners"][name]["weights"])
                 learner.load_state(state["learners"][name]["optimizer"])
