@@ -24,6 +24,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.error
 import urllib.request
 import venv
 from collections.abc import Iterator, Sequence
@@ -48,7 +49,8 @@ TRAINER = "localhost/istar-trainer:check-cpu"
 A_LITTLE = ("--iterations=1", "--warm-start.enabled=false", "--eval.test-tasks=0", "--rollout.num-tasks=2")
 FILES = ["docker/compose.yaml", "docker/compose.gpu.yaml"]
 REPLICAS = 2
-CLIENTS = 8
+CLIENTS = 24
+"""So many that no replica is without any, but for one case in millions."""
 PATIENCE_S = 120.0
 MOST = 8192
 """Files and processes of a container, if this machine allows that many."""
@@ -211,6 +213,29 @@ def get(url: str) -> str:
             time.sleep(0.5)
 
 
+def replicas_behind(url: str) -> int:
+    """Return how many replicas answer many clients, who all ask for a session that there is not."""
+    servers = set()
+    for client in range(CLIENTS):
+        named = urllib.request.Request(
+            f"{url}/v1/sessions/none/render", headers={"X-Istar-Client": str(client)}
+        )
+        try:
+            urllib.request.urlopen(named, timeout=10)
+        except urllib.error.HTTPError as problem:
+            servers.add(json.load(problem).get("server"))
+    return len(servers - {None})
+
+
+def wait_for_replicas(url: str) -> None:
+    """Wait until the proxy knows all replicas; the first time it asks, the network may not know them all."""
+    deadline = time.monotonic() + PATIENCE_S
+    while (count := replicas_behind(url)) < REPLICAS:
+        if time.monotonic() > deadline:
+            raise SystemExit(f"compose_check: {count} of {REPLICAS} replicas answer behind the proxy")
+        time.sleep(0.5)
+
+
 def episode(env: gym.Env[Any, Any], seed: int) -> list[str]:
     """Play the expert's episode; returns all that the environment said, as JSON."""
     said: list[Any] = [env.reset(seed=seed)]
@@ -283,6 +308,7 @@ def check(tools: dict[str, Path], base: str) -> None:
         with stage("up"):
             run(*compose, "up", "--detach", "--no-build")
             get(f"{url}/readyz")
+            wait_for_replicas(url)
         with stage("status page, WebShop site"):
             if "istar" not in get(f"{url}/") or "<form" not in get(f"http://127.0.0.1:{shop_port}/"):
                 raise SystemExit("compose_check: a page is not what it should be")
