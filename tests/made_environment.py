@@ -21,5 +21,5 @@ def made_by(script: str, name: str) -> Path:
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         command = [ROOT / "scripts" / script, folder]
-        subprocess.run(command, check=True, env={**os.environ, "PYTHON": sys.executable}, timeout=1800)
+        subprocess.run(command, check=True, env={**os.environ, "PYTHON": sys.executable}, timeout=3600)
     return folder / "bin/python"
