@@ -11,7 +11,9 @@ from jaxtyping import install_import_hook
 
 os.environ.setdefault("DS_ACCELERATOR", "cpu")  # transformers imports deepspeed, which says what it found
 
-settings.load_profile("ci")  # equal draws in every run, however slow; --hypothesis-profile=default draws others
+settings.load_profile(
+    "ci"
+)  # equal draws in every run, however slow; --hypothesis-profile=default draws others
 
 SHAPE_CHECKED = (
     "masked",

@@ -164,12 +164,13 @@ def test_a_step_that_takes_longer_than_the_grace_does_not_hold_the_end_up():
         env = remote(server.url, VISUAL, patience_s=0.0)
         env.reset(seed=0)
         (session,) = service.sessions
-        began, release, ended = threading.Event(), threading.Event(), threading.Event()
+        step, began, release, ended = session.env.step, *(threading.Event() for _ in range(3))
 
-        def stuck(action: int) -> None:
+        def stuck(action: int) -> object:
             began.set()
             release.wait(60)
             ended.set()
+            return step(action)
 
         session.env.step = stuck
         thread = threading.Thread(target=try_step, args=(env,))
@@ -177,6 +178,7 @@ def test_a_step_that_takes_longer_than_the_grace_does_not_hold_the_end_up():
         began.wait()
     assert not ended.is_set()
     release.set()
+    ended.wait()
     thread.join()
     env.close()
 
