@@ -463,7 +463,7 @@ def raw_exchange(*answers: bytes, max_body: int = 1000) -> list[HttpAnswer | Wir
             await wire.close()
             return found
 
-    return asyncio.run(work())
+    return asyncio.run(asyncio.wait_for(work(), 60))
 
 
 @pytest.mark.parametrize(
