@@ -34,7 +34,15 @@ def test_the_table_names_versions_devices_and_checks():
     assert is_well
     text = shown(table)
     assert f"torch {torch.__version__}" in text
-    for word in ("python", "cpus", "gpus", "share clipped", "sampler local, text", "sampler local, pictures", "ok"):
+    for word in (
+        "python",
+        "cpus",
+        "gpus",
+        "share clipped",
+        "sampler local, text",
+        "sampler local, pictures",
+        "ok",
+    ):
         assert word in text
     assert "WRONG" not in text
 
