@@ -1,9 +1,9 @@
 """``istar doctor``: what is installed, and whether training with lr = 0 changes nothing, with any sampler.
 
-The self-check plays a few tasks with a tiny random model, of text and of pictures, changes the weights, plays again, scores all with
-the learner and takes one optimizer step at learning rate 0. Sampler and learner must agree both times, the
-ratio must be exactly 1 and nothing may be clipped (spec §7.1). It samples in fp32 at a temperature that is
-not 1, so that no rounding hides a sampler that reports something else.
+The self-check plays a few tasks with a tiny random model, of text and of pictures, changes the weights, plays
+again, scores all with the learner and takes one optimizer step at learning rate 0. Sampler and learner must
+agree both times, the ratio must be exactly 1 and nothing may be clipped (spec §7.1). It samples in fp32 at a
+temperature that is not 1, so that no rounding hides a sampler that reports something else.
 """
 
 import importlib.util
