@@ -6,7 +6,7 @@ last columns need logits. Padding rows have weight 0.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
-from itertools import chain
+from itertools import chain, pairwise
 from typing import Any
 
 import torch
@@ -159,16 +159,18 @@ def micro_batches(
         Row indices; every row exactly once.
     """
     lengths = batch.attention_mask.sum(dim=1).tolist()
-    rows = torch.cat([batch.pictures.flatten(1), batch.input_ids], dim=1).tolist()
     families = batch.families() if merge_prefixes else []
+    repeats: set[int] = set()
     if not families:
+        rows = torch.cat([batch.pictures.flatten(1), batch.input_ids], dim=1).tolist()
         order = sorted(range(len(rows)), key=lambda row: (lengths[row], rows[row], row))
         families = [[row] for row in order]
+        repeats = {row for before, row in pairwise(order) if rows[before] == rows[row]}
     chunk: list[Family] = []
     num_real = 0
     for family in families:
         row = family[0]
-        added = 0 if chunk and rows[chunk[-1][0]] == rows[row] else lengths[row]
+        added = 0 if chunk and row in repeats else lengths[row]
         size = num_real + added if packing else lengths[row] * (len(chunk) + 1)
         if chunk and size > max_tokens:
             yield torch.tensor(list(chain.from_iterable(chunk)))
