@@ -103,6 +103,20 @@ time.sleep(60)
     wait_for(lambda: is_gone(server) and is_gone(worker))
 
 
+def test_the_servers_workers_find_the_receiver_of_weights_and_no_other_module_of_ours_in_their_way(
+    package, tmp_path
+):
+    log = tmp_path / "vllm.log"
+    find = (
+        "import importlib.util as i; print([i.find_spec(n) is not None for n in ('istar_receiver', 'wire')])"
+    )
+    script = f"import subprocess, sys; subprocess.run([sys.executable, '-P', '-c', {find!r}])"
+    (package / "vllm/entrypoints/openai/api_server.py").write_text(script)
+    process = ServerProcess(None, [], {"PYTHONPATH": str(package)}, log=log)
+    assert said(log) == [True, False]
+    process.kill()
+
+
 def test_a_server_that_cannot_start_says_why(tmp_path):
     log = tmp_path / "run" / "vllm.log"
 
