@@ -172,7 +172,7 @@ def test_a_worker_that_never_joins_is_given_up_in_time(hall):
     sampler.close()
 
 
-def test_a_server_that_runs_already_keeps_its_workers_for_the_next_run(hall):
+def test_a_server_that_runs_already_keeps_its_workers_for_the_next_run(hall, caplog):
     running = ReceivingVllm(0)
     hall.servers.append(running)
     for _ in range(2):
@@ -181,6 +181,7 @@ def test_a_server_that_runs_already_keeps_its_workers_for_the_next_run(hall):
         sampler.close()
     assert running.exit_code is None
     assert len(running.transfers) == 2
+    assert not caplog.text, "a worker took the group of the first run for that of the second"
 
 
 def test_a_server_whose_workers_cannot_receive_is_refused_with_advice(hall):

@@ -108,11 +108,7 @@ class BroadcastTransfer:
             (name, str(self._dtype_of(tensor)).removeprefix("torch."), list(tensor.shape))
             for name, tensor in self._tensors.items()
         ]
-        try:
-            self._server.receive_weights(self._send, meeting=asdict(self._meeting[0]), listing=listing)
-        except BaseException:
-            self.close()
-            raise
+        self._server.receive_weights(self._send, meeting=asdict(self._meeting[0]), listing=listing)
 
     def close(self) -> None:
         """Leave the group."""
@@ -136,7 +132,7 @@ class BroadcastTransfer:
             self._group = self._join(answer)
         answer.add_done_callback(self._abort_if_broken)
         for tensor in self._tensors.values():
-            ready = tensor.detach().to(self._device, self._dtype_of(tensor)).contiguous()
+            ready = tensor.detach().to(self._device, self._dtype_of(tensor))
             with _watching(answer):
                 broadcast(self._group, ready)
 

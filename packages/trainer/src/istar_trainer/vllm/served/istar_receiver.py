@@ -122,7 +122,7 @@ def join_group(meeting: Meeting, rank: int, store: Store, device: torch.device) 
 
 
 def broadcast(group: Group, tensor: torch.Tensor) -> None:
-    """Send a contiguous tensor from rank 0 to all, in place; as bytes, since gloo has not every dtype."""
+    """Send a tensor from rank 0 into contiguous ones of all others, as bytes: gloo has not every dtype."""
     group.broadcast(tensor.flatten().view(torch.uint8), 0).wait()
 
 
