@@ -123,6 +123,7 @@ class BroadcastTransfer:
             listener.getsockname()[1],
             size=1 + self._num_workers,
             backend="nccl" if self._device.type == "cuda" else "gloo",
+            join_timeout_s=self._join_timeout_s,
             timeout_s=_GRACE * self._timeout_s,
         )
         return meeting, open_store(meeting, listener.detach())
@@ -140,7 +141,7 @@ class BroadcastTransfer:
         """Wait until all workers have come to the store, and connect with them."""
         assert self._meeting is not None
         meeting, store = self._meeting
-        end = time.monotonic() + self._join_timeout_s
+        end = time.monotonic() + meeting.join_timeout_s
         ranks = [checked_in(rank) for rank in range(1, meeting.size)]
         while not store.check(ranks):
             if answer.done():
@@ -148,7 +149,7 @@ class BroadcastTransfer:
             if time.monotonic() > end:
                 raise SamplerFailed(
                     f"not all of vLLM's {self._num_workers} workers came to {meeting.host}:{meeting.port} "
-                    f"within {self._join_timeout_s:g} s (sampler.start_timeout_s) to get weights. Their "
+                    f"within {meeting.join_timeout_s:g} s (sampler.start_timeout_s) to get weights. Their "
                     "machine must reach this one by every port; if it cannot, use sampler.transfer: files."
                 )
             time.sleep(_POLL_S)

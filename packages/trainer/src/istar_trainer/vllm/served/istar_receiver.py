@@ -32,6 +32,7 @@ class Meeting:
         port: Where its store listens.
         size: Processes: the learner, which is rank 0, and all workers.
         backend: ``nccl`` or ``gloo``.
+        join_timeout_s: Seconds that it may take to meet.
         timeout_s: Seconds that one tensor may take.
     """
 
@@ -39,12 +40,8 @@ class Meeting:
     port: int
     size: int
     backend: str
+    join_timeout_s: float
     timeout_s: float
-
-    @property
-    def timeout(self) -> timedelta:
-        """The same as torch takes it."""
-        return timedelta(seconds=self.timeout_s)
 
 
 class WeightReceiver:
@@ -90,7 +87,7 @@ def open_store(meeting: Meeting, listener: int | None = None) -> Store:
         meeting.port,
         is_master=listener is not None,
         wait_for_workers=False,
-        timeout=meeting.timeout,
+        timeout=timedelta(seconds=meeting.join_timeout_s),
         master_listen_fd=listener,
     )
     return store
@@ -105,17 +102,17 @@ def join_group(meeting: Meeting, rank: int, store: Store, device: torch.device) 
         store: What the learner's process serves.
         device: Where tensors will lie.
     """
-    store = PrefixStore("weights", store)
+    store, timeout = PrefixStore("weights", store), timedelta(seconds=meeting.timeout_s)
     group: Group
     if meeting.backend == "nccl":
         nccl = _c10d.ProcessGroupNCCL.Options()
-        nccl._timeout = meeting.timeout
+        nccl._timeout = timeout
         group = _c10d.ProcessGroupNCCL(store, rank, meeting.size, nccl)
     else:
         gloo = _c10d.ProcessGroupGloo._Options()
         own = address_towards(meeting.host, meeting.port)
         gloo._devices = [_c10d.ProcessGroupGloo.create_device(hostname=own)]
-        gloo._timeout = meeting.timeout
+        gloo._timeout = timeout
         group = _c10d.ProcessGroupGloo(store, rank, meeting.size, gloo)
     broadcast(group, torch.zeros(1, dtype=torch.uint8, device=device))  # NCCL connects at the first one
     return group
