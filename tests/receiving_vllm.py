@@ -76,6 +76,9 @@ class ReceivingVllm(FakeVllm):
             worker.wait()
         super().kill()
 
+    def crash(self) -> None:
+        super().kill()
+
     def close(self) -> None:
         self.kill()
         for worker in self.workers:

@@ -139,6 +139,17 @@ def test_a_server_that_is_lost_between_transfers_gets_the_weights_anew(hall):
     sampler.close()
 
 
+def test_workers_that_outlive_their_server_do_not_keep_the_sender_waiting(hall):
+    sampler = make_sampler(make_server(hall))
+    sampler.generate(REQUESTS, temperature=1.0)
+    hall.servers[0].intercept = lambda path, body: "crash" if path == "/collective_rpc" else None
+    sampler.load({"large": torch.zeros(3_000_000), "number": torch.tensor(7.0)}, 5)
+    start = time.monotonic()
+    assert sampler.generate(REQUESTS, temperature=1.0) == expected(7)
+    assert time.monotonic() - start < 15
+    sampler.close()
+
+
 def test_workers_that_cannot_use_what_they_get_say_why(hall):
     hall.fates = ["fails"]
     server = make_server(hall)

@@ -163,6 +163,7 @@ class VllmServer:
             told: What the workers must know.
         """
         answer = self._pool.submit(self.call_workers, "receive_weights", **told)
+        answer.add_done_callback(self._end_if_lost)
         send(answer)
         answer.result()
         self._forget()
@@ -225,6 +226,11 @@ class VllmServer:
         if self._call("POST", "/reset_prefix_cache").get("success") is False:
             raise SamplerDown("the prefix cache could not be emptied")
         self._call("POST", "/reset_encoder_cache")
+
+    def _end_if_lost(self, answer: Future[Any]) -> None:
+        """End the workers of a server that gave no good answer; a sender would go on waiting for them."""
+        if self._process is not None and answer.exception() is not None:
+            self._process.kill()
 
     def _reply(self, request: Request, parameters: Mapping[str, Any]) -> Completion:
         if request.pictures:
