@@ -81,8 +81,10 @@ def largest_gap(one: list[float], other: list[float]) -> float:
     return max(abs(a - b) for a, b in zip(one, other, strict=True))
 
 
-def test_a_server_draws_from_the_boards_that_the_learner_sees(tmp_path, python, caplog):
-    config = RunConfig.model_validate(tree(tmp_path / "run", window=0, python=str(python), **SERVED))
+@pytest.mark.parametrize("transfer", ["files", "broadcast"])
+def test_a_server_draws_from_the_boards_that_the_learner_sees(tmp_path, python, caplog, transfer):
+    sampler = {"python": str(python), "transfer": transfer, **SERVED}
+    config = RunConfig.model_validate(tree(tmp_path / "run", window=0, **sampler))
     seeing_run.train_shaken(config)
     assert_seen_as_the_learner_sees(tmp_path / "run")
     assert "it is started again" not in caplog.text, "features of old weights were asked for"
