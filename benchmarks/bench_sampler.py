@@ -1,8 +1,9 @@
 """Speed of the local sampler. Run with `python -m pytest benchmarks/bench_sampler.py -s`.
 
 A tiny model that has cloned some games plays the same tasks with the local sampler and with Hugging Face's
-`generate`, called for every turn of every environment, or once a turn for all of them. Speeds are new tokens
-per second of CPU time, and ratios come from one run.
+`generate`, called for every turn of every environment, or once a turn for all of them. Full dialogues, in
+text and in pictures, are played with and without what is kept of earlier turns. Speeds are new tokens per
+second of CPU time, and ratios come from one run.
 """
 
 import time
@@ -24,11 +25,13 @@ from istar_trainer.rollout import Player
 from istar_trainer.sampler import Completion, LocalSampler, Request
 from istar_trainer.sft import clone, demonstrate
 from istar_trainer.tiny import init_tiny
+from istar_trainer.vision import freeze_vision
 from istar_trainer.weights import load_model
 
 ROOT = Path(__file__).parents[1]
 BAR = 3.0
 TASKS, GROUP = 4, 8
+TEXT, PICTURES = ["tiny_cpu", "webshop_istar_tiny"], ["visual_sokoban_istar_tiny"]
 
 
 class Generate:
@@ -75,7 +78,7 @@ class Timed:
         return found
 
 
-@pytest.fixture(scope="module", params=["tiny_cpu", "webshop_istar_tiny"])
+@pytest.fixture(scope="module")
 def cloned(request, tmp_path_factory) -> tuple[str, dict, nn.Module, Any]:
     """A configuration, and a tiny model that has cloned a few of its demonstrator's games."""
     tree = read_tree(ROOT / f"configs/{request.param}.yaml")
@@ -95,6 +98,8 @@ def cloned(request, tmp_path_factory) -> tuple[str, dict, nn.Module, Any]:
         seed=0,
     )
     model, tokenizer = load_model(folder)
+    if config.model.freeze_vision:
+        freeze_vision(model)
     steps = demonstrate(env, tokenizer, config.env, config.warm_start, seed=0)
     env.close()
     learner = TorchLearner(model, Optimization(2e-3, 0.0, 1.0), temperature=1.0, micro_batch_tokens=8192)
@@ -127,6 +132,7 @@ def sampler_options(cloned: tuple[str, dict, nn.Module, Any]) -> dict[str, Any]:
     return {"model": model, "eos_token_id": tokenizer.eos_token_id, "max_new_tokens": longest}
 
 
+@pytest.mark.parametrize("cloned", TEXT, indirect=True)
 def test_the_local_sampler_is_three_times_as_fast_as_generate(cloned):
     options, speeds = sampler_options(cloned), {}
     kinds = {
@@ -144,23 +150,31 @@ def test_the_local_sampler_is_three_times_as_fast_as_generate(cloned):
     assert ratio >= BAR
 
 
+@pytest.mark.parametrize("cloned", [*TEXT, *PICTURES], indirect=True)
 def test_full_dialogues_are_read_from_where_they_go_on(cloned):
     options, found = sampler_options(cloned), []
-    computed = 0
+    computed, looked = 0, 0
 
     def count(_model, _arguments, options):
         nonlocal computed
         computed += options["input_ids"].numel()
 
-    handle = cloned[2].register_forward_pre_hook(count, with_kwargs=True)
+    def look(_tower, _arguments, options):
+        nonlocal looked
+        looked += len(options["grid_thw"])
+
+    handles = [cloned[2].register_forward_pre_hook(count, with_kwargs=True)]
+    towers = [module.visual for module in cloned[2].modules() if hasattr(module, "visual")]
+    handles += [tower.register_forward_pre_hook(look, with_kwargs=True) for tower in towers]
     print()
     for kept_mib in (0, 1024):
-        computed = 0
+        computed, looked = 0, 0
         timed = play(cloned, LocalSampler(**options, kept_mib=kept_mib), None)
         found.append(timed.drawn)
         print(
             f"{cloned[0]}, kept_mib {kept_mib}: {timed.drawn} new tokens, {computed} computed, "
-            f"{timed.drawn / timed.seconds:.0f} new/s"
+            f"{looked} pictures looked at, {timed.drawn / timed.seconds:.0f} new/s"
         )
-    handle.remove()
+    for handle in handles:
+        handle.remove()
     assert found[0] == found[1]

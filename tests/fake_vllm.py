@@ -78,6 +78,10 @@ class FakeVllm:
             self._http.shutdown()
             self._http.server_close()
 
+    def crash(self) -> None:
+        """End as a server that is lost; ``kill`` also ends what it started."""
+        self.kill()
+
     def tail(self) -> str:
         return "Its log is nowhere."
 
@@ -159,7 +163,7 @@ class FakeVllm:
             def _respond(self, body: Any) -> None:
                 answer = server.answer(self.path, body)
                 if server.exit_code is not None or answer == "crash":
-                    server.kill()
+                    server.crash()
                     self.close_connection = True
                     return
                 status, content = answer

@@ -180,7 +180,8 @@ def test_an_adapter_is_loaded_beside_its_base(tmp_path, python):
         sampler.close()
 
 
-def test_the_doctor_finds_vllm_well(python):
+@pytest.mark.parametrize("env_id", ["istar/Sokoban-v0", "istar/VisualSokoban-v0"])
+def test_the_doctor_finds_vllm_well(python, env_id):
     sampler = VllmSamplerConfig(python=python, dtype="float32", env=SMALL)
-    checks = doctor.check_update_with_lr_zero(sampler)
+    checks = doctor.check_update_with_lr_zero(sampler, env_id)
     assert all(is_well for _, is_well in checks.values()), checks

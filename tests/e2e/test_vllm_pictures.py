@@ -31,6 +31,8 @@ from vision_models import older_class
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.usefixtures("_restore_torch")]
 SMALL = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"}
 SERVED = {"mode": "server", "env": SMALL}
+BF16_MEAN, BF16_MAX = 0.01, 0.04
+"""|Δ logprob| in nats that bf16 explains; 0.003 and 0.014 were measured."""
 
 
 @pytest.fixture(scope="module")
@@ -39,39 +41,60 @@ def python() -> Path:
     return made_by("make_vllm_venv.sh", ".venv-vllm")
 
 
-def tree(run_dir: Path, *, window: int | None, **sampler: Any) -> dict[str, Any]:
+def tree(run_dir: Path, *, window: int | None, dtype: str = "float32", **sampler: Any) -> dict[str, Any]:
     return seeing_run.seeing_tree(
         run_dir,
         env={"id": "istar/VisualSokoban-v0", "window": window},
-        sampler={"type": "vllm", "dtype": "float32", **sampler},
+        sampler={"type": "vllm", "dtype": dtype, **sampler},
     )
 
 
-def assert_seen_as_the_learner_sees(run_dir: Path) -> None:
-    """fp32: sampler and learner agree to rounding, so weights or pictures that did not arrive would show."""
+def assert_seen_as_the_learner_sees(
+    run_dir: Path, *, mean: float = 1e-5, largest: float = 1e-4
+) -> list[dict[str, Any]]:
+    """Sampler and learner agree to rounding, so weights or pictures that did not arrive would show.
+
+    Args:
+        run_dir: Of a run that shook its weights.
+        mean: Of |Δ logprob|; the bounds are for fp32 if not given.
+        largest: Largest |Δ logprob|.
+
+    Returns:
+        The metrics of its iterations.
+    """
     metrics = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
     assert [line["rollout/snapshot_id"] for line in metrics] == [0, 1, 2]
     for line in metrics:
         assert line["rollout/failed_frac"] == 0
-        assert line["mismatch/abs_mean"] < 1e-5
-        assert line["mismatch/abs_max"] < 1e-4
+        assert line["mismatch/abs_mean"] < mean
+        assert line["mismatch/abs_max"] < largest
     looks = json.loads((run_dir / seeing_run.LOOKS).read_text())
     for look in looks:
         assert largest_gap(*look["vllm"]) > 1e-2, "the pictures made no difference"
     for one, other in pairwise(looks):
         assert largest_gap(one["vllm"][0], other["vllm"][0]) > 1e-2, "the weights did not change"
-        assert other["vllm"][0] == pytest.approx(one["learner_next"], abs=1e-4)
+        assert other["vllm"][0] == pytest.approx(one["learner_next"], abs=largest)
+    return metrics
 
 
 def largest_gap(one: list[float], other: list[float]) -> float:
     return max(abs(a - b) for a, b in zip(one, other, strict=True))
 
 
-def test_a_server_draws_from_the_boards_that_the_learner_sees(tmp_path, python, caplog):
-    config = RunConfig.model_validate(tree(tmp_path / "run", window=0, python=str(python), **SERVED))
+@pytest.mark.parametrize("transfer", ["files", "broadcast"])
+def test_a_server_draws_from_the_boards_that_the_learner_sees(tmp_path, python, caplog, transfer):
+    sampler = {"python": str(python), "transfer": transfer, **SERVED}
+    config = RunConfig.model_validate(tree(tmp_path / "run", window=0, **sampler))
     seeing_run.train_shaken(config)
     assert_seen_as_the_learner_sees(tmp_path / "run")
     assert "it is started again" not in caplog.text, "features of old weights were asked for"
+
+
+def test_in_bf16_boards_are_seen_within_its_band(tmp_path, python):
+    given = tree(tmp_path / "run", window=0, dtype="bfloat16", python=str(python), **SERVED)
+    seeing_run.train_shaken(RunConfig.model_validate(given))
+    metrics = assert_seen_as_the_learner_sees(tmp_path / "run", mean=BF16_MEAN, largest=BF16_MAX)
+    assert all(line["mismatch/abs_max"] > 1e-4 for line in metrics), "this was not bf16"
 
 
 def test_an_engine_in_the_trainers_process_reads_growing_dialogues_with_pictures(tmp_path, python):

@@ -1,64 +1,20 @@
-"""Other libraries play and train on our environments: each is installed here and run for real.
+"""Other libraries play and train on our environments: each is installed here and run for real."""
 
-Each has an environment of its own below ``.venv-interop``, kept for the next time, which sees the packages of
-this one behind its own.
-"""
-
-import json
-import os
-import subprocess
-import sysconfig
-import venv
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from made_environment import ROOT, said_with
+
 pytestmark = pytest.mark.slow
-ROOT = Path(__file__).parents[2]
-TRL = "trl==1.16.0 accelerate==1.15.0 datasets==5.2.0 pandas psutil jmespath multiprocess dill xxhash".split()
-LIBRARIES = {
-    "openenv": ["openenv==0.10.0"],
-    "trl": ["--no-deps", *TRL],  # torch and transformers are here
-    "verifiers": ["verifiers==0.4.0", "uv"],
-}
 
 
-def interpreter(library: str) -> Path:
-    """Return the Python of an environment with a library, made on first use."""
-    folder = ROOT / ".venv-interop" / library
-    complete, wanted = folder / "complete", " ".join(LIBRARIES[library])
-    python = folder / "bin/python"
-    if not complete.exists() or complete.read_text(encoding="utf-8") != wanted:
-        venv.create(folder, clear=True, with_pip=True)
-        command = [python, "-m", "pip", "install", "--quiet", "--no-input", *LIBRARIES[library]]
-        subprocess.run(command, check=True)
-        site = Path(sysconfig.get_path("purelib", "venv", {"base": str(folder), "platbase": str(folder)}))
-        (site / "zz_behind.pth").write_text(sysconfig.get_path("purelib") + "\n", encoding="utf-8")
-        complete.write_text(wanted, encoding="utf-8")
-    return python
-
-
-def played_with(library: str, folder: Path) -> dict:
+def played_with(library: str, folder: Path) -> Any:
     """Run a library's program; returns what it printed last."""
+    program = Path(__file__).with_name(f"interop_{library}.py")
     paths = (ROOT / "packages/envs/src", ROOT / f"examples/with_{library}")
-    python = interpreter(library)
-    programs = os.pathsep.join((str(python.parent), os.environ["PATH"]))  # verifiers calls uv
-    done = subprocess.run(
-        [python, Path(__file__).with_name(f"interop_{library}.py")],
-        cwd=folder,
-        env={
-            **os.environ,
-            "PATH": programs,
-            "PYTHONPATH": os.pathsep.join(map(str, paths)),
-            "OMP_NUM_THREADS": "1",
-        },
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=3600,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return json.loads(done.stdout.strip().splitlines()[-1])
+    return said_with(library, program, folder, paths=paths)
 
 
 def test_openenvs_client_plays_as_a_conversation_does(tmp_path):

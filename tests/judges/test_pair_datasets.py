@@ -2,6 +2,7 @@
 
 import json
 import math
+import pickle
 import sys
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -32,6 +33,7 @@ from istar_judges.cli import main
 from istar_judges.outcome_files import JudgedEpisode
 from istar_judges.pair_files import write_lines
 from istar_judges.panel import Panel
+from made_environment import ROOT, said_with
 
 PAIRS = (
     PreferencePair("g", "a", "b", weight=0.25, target=0.75),
@@ -113,44 +115,16 @@ def test_a_missing_package_is_named_with_its_extra(examples, tmp_path, monkeypat
 
 
 @pytest.mark.slow
-def test_the_datasets_library_reads_what_was_written(examples, tmp_path):
-    datasets = pytest.importorskip("datasets", reason="the datasets library is not installed")
+def test_datasets_reads_and_trl_trains_on_the_examples_as_they_are(examples, tmp_path, tiny_folder):
     write_dataset(tmp_path / "set", examples)
-    loaded = datasets.load_dataset(str(tmp_path / "set"), split="train", cache_dir=str(tmp_path / "cache"))
-    assert loaded.column_names == ["prompt", "chosen", "rejected"]
-    assert loaded.to_list() == to_dataset(examples).to_list() == as_rows(examples)
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("kind", ["dpo", "reward"])
-def test_trl_trains_a_step_on_the_examples_as_they_are(examples, tmp_path, tiny_folder, kind):
-    trl = pytest.importorskip("trl", reason="TRL is not installed")
-    from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(tiny_folder)
-    tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
-    tokenizer.chat_template = (
-        "{% for m in messages %}{{ m['role'] + ': ' + m['content'] + '\\n' }}{% endfor %}"
-    )
-    options = {
-        "output_dir": str(tmp_path / "out"),
-        "max_steps": 1,
-        "per_device_train_batch_size": 2,
-        "report_to": "none",
-        "use_cpu": True,
-        "bf16": False,
-        "gradient_checkpointing": False,
-    }
-    if kind == "dpo":
-        model = AutoModelForCausalLM.from_pretrained(tiny_folder)
-        config, trainer = trl.DPOConfig(**options), trl.DPOTrainer
-    else:
-        model = AutoModelForSequenceClassification.from_pretrained(tiny_folder, num_labels=1)
-        model.config.pad_token_id = tokenizer.pad_token_id
-        config, trainer = trl.RewardConfig(**options), trl.RewardTrainer
-    run = trainer(model=model, args=config, train_dataset=to_dataset(examples), processing_class=tokenizer)
-    assert math.isfinite(run.train().training_loss)
+    (tmp_path / "examples").write_bytes(pickle.dumps(examples))
+    program = Path(__file__).with_name("pairs_in_trl.py")
+    paths = (ROOT / "packages/envs/src", ROOT / "packages/judges/src")
+    seen = said_with("trl", program, tmp_path, tiny_folder, paths=paths)
+    assert seen["columns"] == ["prompt", "chosen", "rejected"]
+    assert seen["read"] == seen["made"] == as_rows(examples)
+    assert seen["losses"].keys() == {"dpo", "reward"}
+    assert all(0 < loss < 10 for loss in seen["losses"].values())
 
 
 # Labels as sure as the judge

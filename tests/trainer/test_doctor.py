@@ -20,8 +20,9 @@ def shown(table) -> str:
     return console.file.getvalue()
 
 
-def test_a_healthy_installation_passes_every_check():
-    checks = doctor.check_update_with_lr_zero()
+@pytest.mark.parametrize("env_id", ["istar/Sokoban-v0", "istar/VisualSokoban-v0"])
+def test_a_healthy_installation_passes_every_check(env_id):
+    checks = doctor.check_update_with_lr_zero(env_id=env_id)
     assert all(is_well for _, is_well in checks.values()), checks
     assert checks["largest |ratio − 1| before the update"][0] == 0
     assert checks["largest weight change at lr = 0"][0] == 0
@@ -33,7 +34,15 @@ def test_the_table_names_versions_devices_and_checks():
     assert is_well
     text = shown(table)
     assert f"torch {torch.__version__}" in text
-    for word in ("python", "cpus", "gpus", "share clipped", "ok"):
+    for word in (
+        "python",
+        "cpus",
+        "gpus",
+        "share clipped",
+        "sampler local, text",
+        "sampler local, pictures",
+        "ok",
+    ):
         assert word in text
     assert "WRONG" not in text
 

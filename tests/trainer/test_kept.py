@@ -102,18 +102,18 @@ def test_new_weights_and_a_rest_forget_what_was_read(forget):
 def test_memory_has_a_bound_and_the_latest_dialogues_stay():
     kept, model = KeptDialogues(1), make_lm()
     ids = [[row + 3] * 1000 for row in range(12)]  # 128 KiB each: 1000 tokens × 2 × 16 numbers
+    said, longer = [(tuple(row), ()) for row in ids], [((*row, 3), ()) for row in ids]
     output = model(input_ids=torch.tensor(ids), use_cache=True)
     cache = next(value for value in output.values() if hasattr(value, "layers"))
-    attention = torch.ones(12, 1000, dtype=torch.int64)
+    where = {"attention": torch.ones(12, 1000, dtype=torch.int64), "ends": torch.full((12,), 1000)}
     with torch.no_grad():
-        kept.keep(ids, cache, torch.arange(12), attention)
-    found = kept.find([[*row, 3] for row in ids])
-    assert [beginning is not None for beginning in found] == [False] * 4 + [True] * 8
-    kept.keep(ids[:1], cache, torch.tensor([0]), attention)
-    found = kept.find([[*row, 3] for row in ids])
+        kept.keep(said, cache, torch.arange(12), **where)
+    assert [beginning is not None for beginning in kept.find(longer)] == [False] * 4 + [True] * 8
+    kept.keep(said[:1], cache, torch.tensor([0]), **where)
+    found = kept.find(longer)
     assert [beginning is not None for beginning in found] == [True] + [False] * 4 + [True] * 7
     kept.drop([beginning for beginning in found if beginning is not None])
-    assert kept.find([[*row, 3] for row in ids]) == [None] * 12
+    assert kept.find(longer) == [None] * 12
 
 
 def test_a_dialogue_that_went_on_is_kept_once():

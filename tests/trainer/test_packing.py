@@ -143,3 +143,11 @@ def test_packed_micro_batches_count_real_tokens_and_equal_rows_once():
         assert int(lengths[rows][first].sum()) <= 60
         seen += rows.tolist()
     assert sorted(seen) == list(range(len(batch)))
+
+
+def test_rows_that_repeat_take_no_room_in_packed_micro_batches():
+    batch = uneven_batch(num=40)
+    doubled = batch.select(torch.arange(len(batch)).repeat(2))
+    cuts = [[len(rows) for rows in micro_batches(b, 60, packing=True)] for b in (batch, doubled)]
+    assert cuts[1] == [2 * rows for rows in cuts[0]]
+    assert len(cuts[0]) > 5

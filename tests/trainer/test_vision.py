@@ -35,11 +35,10 @@ from istar_trainer.tiny import init_tiny
 from istar_trainer.vision import Shown, freeze_vision, pixel_values, place_pictures, rope_positions
 from istar_trainer.weights import load_model
 from tiny_run import tiny_config
-from vision_models import older_class
+from vision_models import KINDS, older_class, with_larger_weights
 
 CLOSE = 1e-4
 """Sampler and learner, which pad and batch differently, agree to this on a logprob."""
-KINDS = ("qwen2_vl", "qwen2_5_vl")
 make_env = partial(istar_envs.make, "istar/VisualSokoban-v0")
 
 
@@ -55,10 +54,7 @@ def folders(tmp_path_factory) -> dict[str, Path]:
     for kind, folder in out.items():
         model, _ = load_model(folder)
         model = older_class(model.config) if kind == "qwen2_vl" else model
-        with torch.no_grad():
-            for parameter in model.parameters():
-                parameter.mul_(3 if parameter.dim() == 2 else 1)  # so that every token matters
-        model.save_pretrained(folder)
+        with_larger_weights(model).save_pretrained(folder)
     return out
 
 
@@ -84,12 +80,12 @@ def noise(rows: int, columns: int, seed: int = 0) -> np.ndarray:
 
 
 def play(
-    model: nn.Module, tokenizer: Any, *, window: int | None, num_tasks: int = 2
+    model: nn.Module, tokenizer: Any, *, window: int | None, num_tasks: int = 2, kept_mib: int = 0
 ) -> tuple[Trajectory, ...]:
     player = Player(
         partial(make_env, max_steps=3), tokenizer, template="bare-v1", window=window, max_prompt_tokens=500
     )
-    sampler = LocalSampler(model, eos_token_id=tokenizer.eos_token_id, max_new_tokens=4)
+    sampler = LocalSampler(model, eos_token_id=tokenizer.eos_token_id, max_new_tokens=4, kept_mib=kept_mib)
     tasks = [Task(f"t{seed}", seed) for seed in range(num_tasks)]
     groups = player.play(tasks, sampler, group_size=2, seed=0, temperature=1.0)
     player.close()
@@ -260,6 +256,19 @@ def test_sampler_and_learner_agree_whatever_history_a_prompt_shows(loaded, windo
     assert shown == ([1, 1, 1] if window == 0 else [1, 2, 3])
     learner = TorchModel(model, temperature=1.0, micro_batch_tokens=100)
     assert (learner.logprobs(batch) - batch.sampler_logprobs).abs().max() < CLOSE
+
+
+def test_a_game_that_is_read_from_where_it_goes_on_is_the_game_that_is_read_anew_each_step(loaded):
+    model, tokenizer = loaded
+    read: list[int] = []
+    model.register_forward_pre_hook(
+        lambda _module, _arguments, options: read.append(options["input_ids"].numel()), with_kwargs=True
+    )
+    anew, kept = (batch_of(play(model, tokenizer, window=None, kept_mib=mib)) for mib in (0, 16))
+    assert torch.equal(anew.input_ids, kept.input_ids)
+    torch.testing.assert_close(anew.sampler_logprobs, kept.sampler_logprobs, atol=CLOSE, rtol=0)
+    half = len(read) // 2
+    assert sum(read[half:]) < sum(read[:half]) / 1.5
 
 
 def test_in_a_full_dialogue_prompts_only_grow_and_pictures_keep_their_places(folders):

@@ -14,6 +14,7 @@ import torch
 from istar_envs.errors import ConfigError
 from istar_trainer.errors import SamplerFailed
 from istar_trainer.sampler import Request
+from istar_trainer.vllm.files import FileTransfer
 from istar_trainer.vllm.process import ServerProcess
 from istar_trainer.vllm.sampler import VllmSampler
 from istar_trainer.vllm.server import VllmServer
@@ -102,6 +103,20 @@ time.sleep(60)
     wait_for(lambda: is_gone(server) and is_gone(worker))
 
 
+def test_the_servers_workers_find_the_receiver_of_weights_and_no_other_module_of_ours_in_their_way(
+    package, tmp_path
+):
+    log = tmp_path / "vllm.log"
+    find = (
+        "import importlib.util as i; print([i.find_spec(n) is not None for n in ('istar_receiver', 'wire')])"
+    )
+    script = f"import subprocess, sys; subprocess.run([sys.executable, '-P', '-c', {find!r}])"
+    (package / "vllm/entrypoints/openai/api_server.py").write_text(script)
+    process = ServerProcess(None, [], {"PYTHONPATH": str(package)}, log=log)
+    assert said(log) == [True, False]
+    process.kill()
+
+
 def test_a_server_that_cannot_start_says_why(tmp_path):
     log = tmp_path / "run" / "vllm.log"
 
@@ -117,9 +132,8 @@ def test_a_server_that_cannot_start_says_why(tmp_path):
         request_timeout_s=5,
     )
     settings = {"eos_token_id": 2, "max_new_tokens": 4, "probe_band": 0.1, "max_restarts": 3}
-    sampler = VllmSampler(
-        server, tmp_path, tmp_path / "s", write=lambda weights, folder: None, score=None, **settings
-    )
+    files = FileTransfer(server, tmp_path, tmp_path / "s", lambda weights, folder: None)
+    sampler = VllmSampler(server, files, score=None, **settings)
     with pytest.raises(SamplerFailed) as error:
         sampler.generate([Request([1, 2], 0)], temperature=1.0)
     for part in (

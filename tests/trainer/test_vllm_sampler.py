@@ -12,6 +12,7 @@ from fake_vllm import FakeVllm, NumberBrain
 from istar_trainer.errors import SamplerFailed, StaleSnapshot
 from istar_trainer.pictures import Picture, PixelFormat, PlacedPicture
 from istar_trainer.sampler import Completion, Request
+from istar_trainer.vllm.files import FileTransfer
 from istar_trainer.vllm.sampler import VllmSampler
 from istar_trainer.vllm.server import VllmServer
 
@@ -88,9 +89,8 @@ def make_sampler(hall: Hall, learner: Learner, tmp_path: Path, **options: Any) -
     (start / "number").write_text("1")
     settings = {"probe_band": 0.1, "max_restarts": 2, "eos_token_id": 2, "max_new_tokens": 8, **options}
     backend = settings.pop("backend", None) or make_server(hall)
-    return VllmSampler(
-        backend, start, tmp_path / "snapshots", write=learner.write, score=learner.score, **settings
-    )
+    files = FileTransfer(backend, start, tmp_path / "snapshots", learner.write)
+    return VllmSampler(backend, files, score=learner.score, **settings)
 
 
 @pytest.fixture
@@ -332,7 +332,7 @@ def test_a_snapshot_that_cannot_be_written_leaves_nothing_behind(sampler, learne
         (folder / "number").write_text("half")
         raise OSError(28, "No space left on device")
 
-    sampler._write = fail
+    sampler._transfer._write = fail
     with pytest.raises(SamplerFailed, match=r"snapshot 5 .*No space left.*sampler\.sync_dir.*--resume"):
         sampler.load({}, 5)
     assert not list((tmp_path / "snapshots").iterdir())
@@ -344,7 +344,7 @@ def test_an_adapter_is_loaded_beside_the_base_and_replaces_the_one_before(sample
         learner.write(weights, folder)
         (folder / "adapter_config.json").write_text("{}")
 
-    sampler._write = write_adapter
+    sampler._transfer._write = write_adapter
     for value in (3, 8):
         publish(sampler, learner, value, value)
         assert sampler.generate(REQUESTS, temperature=1.0) == expected(value)

@@ -8,15 +8,28 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
+import istar_envs
 from builders import FLOAT32, make_lm
 from istar_trainer.config_lora import LoraConfig
 from istar_trainer.config_sampler import VllmSamplerConfig
 from istar_trainer.lora import Backbone
+from istar_trainer.tiny import init_tiny
 from istar_trainer.vllm.build import make_vllm_sampler, snapshot_folder, text_logprobs
-from istar_trainer.vllm.snapshots import is_tied, write_snapshot
-from istar_trainer.weights import copy_weights, load_weights
+from istar_trainer.vllm.snapshots import is_tied, snapshot_tensors, write_snapshot
+from istar_trainer.weights import copy_weights, load_model, load_weights
+from vision_models import older_class
 
 IDS = [5, 6, 7, 8, 9, 3, 4]
+
+
+@pytest.fixture(scope="module")
+def seeing_folder(tmp_path_factory) -> Path:
+    """A tiny Qwen2.5-VL with its tokenizer."""
+    env = istar_envs.make("istar/VisualSokoban-v0")
+    shape = {"hidden_size": 64, "num_layers": 2, "num_heads": 2}
+    path = init_tiny(env, tmp_path_factory.mktemp("seeing"), template="bare-v1", window=0, **shape, seed=0)
+    env.close()
+    return path
 
 
 def write(model: torch.nn.Module, folder: Path, dtype: str = "auto") -> Path:
@@ -71,6 +84,39 @@ def test_a_tied_model_is_handed_over_at_once_with_the_weights_that_its_learner_n
     (found,) = (tmp_path / "run/snapshots").glob("*/model.safetensors")
     assert torch.equal(load_file(found)["lm_head.weight"], whole.lm_head.weight)
     sampler.close()
+
+
+@pytest.mark.parametrize("kind", ["qwen2", "qwen2_vl", "qwen2_5_vl"])
+@pytest.mark.parametrize("is_reloaded", [False, True])
+def test_tensors_that_are_sent_have_the_names_and_values_of_a_written_snapshot(
+    tmp_path, seeing_folder, kind, is_reloaded
+):
+    """Models with eyes are saved by other names than their own; what is sent is not copied before."""
+    model = make_lm(layers=2) if kind == "qwen2" else load_model(seeing_folder)[0]
+    if kind == "qwen2_vl":
+        model = older_class(model.config)
+    assert model.config.model_type == kind
+    if is_reloaded:
+        model.save_pretrained(tmp_path / "start")
+        model = type(model).from_pretrained(tmp_path / "start", dtype=torch.float32)
+    weights = model.state_dict()
+    sent = snapshot_tensors(model, weights)
+    written = load_file(write(model, tmp_path / "one") / "model.safetensors")
+    assert sent.keys() == written.keys()
+    assert all(torch.equal(value, written[name]) for name, value in sent.items())
+    assert "lm_head.weight" in sent
+    own = {value.data_ptr() for value in weights.values()}
+    assert all(value.data_ptr() in own for value in sent.values())
+
+
+def test_an_untied_models_own_output_layer_is_sent(tmp_path):
+    model = make_lm()
+    config = type(model.config)(**{**model.config.to_dict(), "tie_word_embeddings": False})
+    untied = type(model)(config)
+    sent = snapshot_tensors(untied, untied.state_dict())
+    assert sent.keys() == load_file(write(untied, tmp_path / "one") / "model.safetensors").keys()
+    assert torch.equal(sent["lm_head.weight"], untied.lm_head.weight)
+    assert not torch.equal(sent["lm_head.weight"], sent["model.embed_tokens.weight"])
 
 
 @pytest.mark.parametrize("sees", [True, False])

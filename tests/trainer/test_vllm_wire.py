@@ -32,6 +32,9 @@ def test_the_sampler_is_local_unless_a_word_or_a_section_says_otherwise():
         ({"mode": "engine", "python": "/p"}, "leave them out"),
         ({"url": "http://127.0.0.1:1", "env": {"A": "1"}}, "leave them out"),
         ({"url": "127.0.0.1:8000"}, "must begin with http://"),
+        ({"transfer": "broadcast", "mode": "engine"}, "leave out mode: engine, sleep and sync_dir"),
+        ({"transfer": "broadcast", "sleep": True}, "or use transfer: files"),
+        ({"transfer": "broadcast", "sync_dir": "/dev/shm"}, "or use transfer: files"),
     ],
 )
 def test_options_of_another_mode_are_refused(section, complaint):
@@ -70,6 +73,26 @@ def test_a_model_that_sees_gets_its_pixels_scaled_and_no_films(mode, rank):
     expected = {"limit_mm_per_prompt": {"video": 0}, "mm_device_do_normalize": False}
     own = {"enable_scale_out": True} if mode == "server" else {"enable_tower_connector_lora": True}
     assert more == expected | own
+
+
+@pytest.mark.parametrize("sees", [False, True])
+def test_a_server_that_gets_its_weights_by_broadcast_reads_none_and_unties_its_output_layer(sees):
+    files, sent = (
+        engine_arguments(VllmSamplerConfig(transfer=transfer), Path("/w"), Path("/t"), 8, sees_pictures=sees)
+        for transfer in ("files", "broadcast")
+    )
+    untied = {"tie_word_embeddings": False}
+    assert {name: value for name, value in sent.items() if name not in files} == {
+        "load_format": "dummy",
+        "worker_extension_cls": "istar_receiver.WeightReceiver",
+        "hf_overrides": {**untied, "text_config": untied} if sees else untied,
+    }
+
+
+def test_adapters_are_not_sent():
+    tree = {"model": {"lora": {"rank": 4}}, "sampler": {"type": "vllm", "transfer": "broadcast"}}
+    with pytest.raises(ValidationError, match=r"model\.lora .* use sampler\.transfer: files"):
+        RunConfig.model_validate(tree)
 
 
 def test_arguments_become_flags():

@@ -6,13 +6,14 @@ last columns need logits. Padding rows have weight 0.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
+from itertools import chain, pairwise
 from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from istar_trainer.merging import Family, deal_families, families_of
+from istar_trainer.merging import Family, families_of
 from istar_trainer.pictures import Picture
 from istar_trainer.records import Step, Trajectory
 from istar_trainer.vision import Shown, place_pictures
@@ -150,7 +151,7 @@ def micro_batches(
 
     Args:
         batch: The rows.
-        max_tokens: Padded tokens per micro-batch; a longer single row still gets one of its own.
+        max_tokens: Padded tokens per micro-batch; a longer row still gets one of its own.
         packing: Whether to count real tokens instead, those of equal rows once.
         merge_prefixes: Whether rows that are the beginning of longer ones come with these and cost nothing.
 
@@ -159,20 +160,22 @@ def micro_batches(
     """
     lengths = batch.attention_mask.sum(dim=1).tolist()
     families = batch.families() if merge_prefixes else []
-    if families:
-        yield from deal_families(families, lengths, max_tokens, packing=packing)
-        return
-    rows = torch.cat([batch.pictures.flatten(1), batch.input_ids], dim=1).tolist()
-    order = sorted(range(len(rows)), key=lambda row: (lengths[row], rows[row], row))
-    chunk: list[int] = []
+    repeats: set[int] = set()
+    if not families:
+        rows = torch.cat([batch.pictures.flatten(1), batch.input_ids], dim=1).tolist()
+        order = sorted(range(len(rows)), key=lambda row: (lengths[row], rows[row], row))
+        families = [[row] for row in order]
+        repeats = {row for before, row in pairwise(order) if rows[before] == rows[row]}
+    chunk: list[Family] = []
     num_real = 0
-    for row in order:
-        added = 0 if chunk and rows[chunk[-1]] == rows[row] else lengths[row]
+    for family in families:
+        row = family[0]
+        added = 0 if chunk and row in repeats else lengths[row]
         size = num_real + added if packing else lengths[row] * (len(chunk) + 1)
         if chunk and size > max_tokens:
-            yield torch.tensor(chunk)
+            yield torch.tensor(list(chain.from_iterable(chunk)))
             chunk, num_real, added = [], 0, lengths[row]
-        chunk.append(row)
+        chunk.append(family)
         num_real += added
     if chunk:
-        yield torch.tensor(chunk)
+        yield torch.tensor(list(chain.from_iterable(chunk)))

@@ -16,7 +16,7 @@ from istar_trainer.config_credits import CreditConfig, IstarCredit, PrmConfig
 from istar_trainer.config_distributed import DeepSpeedConfig
 from istar_trainer.config_judge import JudgeConfig
 from istar_trainer.config_lora import LoraConfig
-from istar_trainer.config_sampler import LocalSamplerConfig, SamplerConfig
+from istar_trainer.config_sampler import LocalSamplerConfig, SamplerConfig, VllmSamplerConfig
 
 
 class EnvConfig(Section):
@@ -254,6 +254,16 @@ class RunConfig(Section):
             raise ValueError(
                 "model.lora adapts a whole base in every process, which learner.deepspeed.stage: 3 divides; "
                 "use stage 1 or 2, or learner.backend: torch"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _adapters_are_read_from_files(self) -> "RunConfig":
+        is_sent = isinstance(self.sampler, VllmSamplerConfig) and self.sampler.transfer == "broadcast"
+        if self.model.lora is not None and is_sent:
+            raise ValueError(
+                "sampler.transfer: broadcast sends whole models, but with model.lora vLLM reads the adapter, "
+                "which is small, from a folder: use sampler.transfer: files"
             )
         return self
 

@@ -45,6 +45,10 @@ class VllmSamplerConfig(Section):
     """Largest rank of LoRA adapters to be ready for; 0 for that of ``model.lora``, if there is one."""
     sleep: bool = False
     """Whether vLLM leaves the GPU's memory to the learner while nothing is sampled (CUDA and ROCm only)."""
+    transfer: Literal["files", "broadcast"] = "files"
+    """How new weights reach vLLM. ``files``: as a folder, for a disk or RAM disk that both sides see.
+    ``broadcast``: workers of a server get them from this process, over NCCL from a model on a GPU and gloo
+    from one on a CPU; for servers on other machines, and models whose folders take long to pass on."""
     sync_dir: Path | None = None
     """Where snapshots are handed over, best on a RAM disk such as /dev/shm; null for the run folder."""
     probe_band: float | None = Field(default=None, gt=0)
@@ -68,6 +72,17 @@ class VllmSamplerConfig(Section):
             raise ValueError(f"url: {self.url} names a server, but mode: engine starts none; leave one out")
         if not own and (self.python is not None or self.env):
             raise ValueError("python and env are for a server that is started; leave them out here")
+        return self
+
+    @model_validator(mode="after")
+    def _is_there_to_receive(self) -> "VllmSamplerConfig":
+        if self.transfer == "broadcast" and (
+            self.mode == "engine" or self.sleep or self.sync_dir is not None
+        ):
+            raise ValueError(
+                "transfer: broadcast sends weights to a server that is awake, and writes none: leave out "
+                "mode: engine, sleep and sync_dir, or use transfer: files"
+            )
         return self
 
 

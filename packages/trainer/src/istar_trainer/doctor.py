@@ -1,9 +1,9 @@
 """``istar doctor``: what is installed, and whether training with lr = 0 changes nothing, with any sampler.
 
-The self-check plays a few tasks with a tiny random model, changes the weights, plays again, scores all with
-the learner and takes one optimizer step at learning rate 0. Sampler and learner must agree both times, the
-ratio must be exactly 1 and nothing may be clipped (spec §7.1). It samples in fp32 at a temperature that is
-not 1, so that no rounding hides a sampler that reports something else.
+The self-check plays a few tasks with a tiny random model, of text and of pictures, changes the weights, plays
+again, scores all with the learner and takes one optimizer step at learning rate 0. Sampler and learner must
+agree both times, the ratio must be exactly 1 and nothing may be clipped (spec §7.1). It samples in fp32 at a
+temperature that is not 1, so that no rounding hides a sampler that reports something else.
 """
 
 import importlib.util
@@ -32,6 +32,8 @@ from istar_trainer.update import PolicyBatch, update_policy
 _AGREEMENT = 1e-4
 """Largest |Δ logprob| between sampler and learner in fp32: they sum in another order."""
 _TEMPERATURE = 0.7
+_TEXT = "istar/Sokoban-v0"
+_PICTURES = "istar/VisualSokoban-v0"
 
 
 def examine(vllm: Path | None = None) -> tuple[Table, bool]:
@@ -49,11 +51,14 @@ def examine(vllm: Path | None = None) -> tuple[Table, bool]:
         table.add_row(key, "none" if shown in ([], None) else str(shown))
     all_well = True
     for sampler in available_samplers(vllm):
-        for name, (value, is_well) in check_update_with_lr_zero(sampler).items():
-            all_well &= is_well
-            verdict = "ok" if is_well else "WRONG"
-            style = None if is_well else "bold red"
-            table.add_row(f"{sampler.type}: {name}", f"{value:.3g} {verdict}", style=style)
+        for seen, env_id in (("text", _TEXT), ("pictures", _PICTURES)):
+            table.add_section()
+            table.add_row(f"[bold]sampler {sampler.type}, {seen}[/]", "")
+            for name, (value, is_well) in check_update_with_lr_zero(sampler, env_id).items():
+                all_well &= is_well
+                verdict = "ok" if is_well else "WRONG"
+                style = None if is_well else "bold red"
+                table.add_row(name, f"{value:.3g} {verdict}", style=style)
     return table, all_well
 
 
@@ -64,11 +69,14 @@ def available_samplers(vllm: Path | None) -> Sequence[SamplerConfig]:
     return [LocalSamplerConfig(), VllmSamplerConfig(python=vllm, dtype="float32", probe_band=_AGREEMENT)]
 
 
-def check_update_with_lr_zero(sampler: SamplerConfig | None = None) -> dict[str, tuple[float, bool]]:
+def check_update_with_lr_zero(
+    sampler: SamplerConfig | None = None, env_id: str = _TEXT
+) -> dict[str, tuple[float, bool]]:
     """Train one iteration with lr = 0.
 
     Args:
         sampler: What draws the replies; None for the one in this process.
+        env_id: What is played; decides whether the model reads text or pictures.
 
     Returns:
         Each check with its value and whether it holds.
@@ -76,7 +84,7 @@ def check_update_with_lr_zero(sampler: SamplerConfig | None = None) -> dict[str,
     with tempfile.TemporaryDirectory() as folder:
         config = RunConfig(
             run_dir=Path(folder) / "run",
-            env=EnvConfig(kwargs={"max_steps": 4}),
+            env=EnvConfig(id=env_id, kwargs={"max_steps": 4}),
             credit=NoCredit(),
             rollout=RolloutConfig(temperature=_TEMPERATURE),
             sampler=sampler or LocalSamplerConfig(),

@@ -1,10 +1,12 @@
 """Keys and values of dialogues that may go on: what was read and said is not read again.
 
-Nothing is kept of models whose layers forget (sliding windows, recurrent states).
+Pictures belong to what was said: the same tokens under another picture are another dialogue. Only the
+hashes of their pixels are held. Nothing is kept of models whose layers forget (sliding windows, recurrent
+states).
 """
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +14,13 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-Key = bytes
+from istar_trainer.pictures import PlacedPicture
+
+Dialogue = tuple[tuple[int, ...], tuple[PlacedPicture, ...]]
+"""Token ids, and the pictures that stand among them."""
+
+Key = tuple[bytes, tuple[tuple[int, str], ...]]
+"""Token ids; place and hash of each picture."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,10 +29,12 @@ class Beginning:
 
     Attributes:
         length: Its tokens.
+        end: Position of the token after it; a picture moves it on by less than its tokens.
         values: Keys, then values, of its layers.
     """
 
     length: int
+    end: int
     values: Float[Tensor, "layers heads seq width"]
 
 
@@ -45,29 +55,33 @@ class KeptDialogues:
         self._kept.clear()
         self._size = 0
 
-    def find(self, prompts: Sequence[Sequence[int]]) -> list[Beginning | None]:
+    def find(self, prompts: Sequence[Dialogue]) -> list[Beginning | None]:
         """Return the longest beginning of each prompt that is known and shorter than it."""
-        lengths = sorted({len(known) for known in self._kept}, reverse=True)
+        lengths = sorted({known.length for known in self._kept.values()}, reverse=True)
         found: list[Beginning | None] = []
-        for key in map(_key, prompts):
-            known = (self._kept.get(key[:length]) for length in lengths if length < len(key))
+        for prompt in prompts:
+            keys = _keys(prompt, [length for length in lengths if length < len(prompt[0])])
+            known = map(self._kept.get, keys)
             found.append(next((beginning for beginning in known if beginning is not None), None))
         return found
 
     def keep(
         self,
-        dialogues: Sequence[Sequence[int]],
+        dialogues: Sequence[Dialogue],
         cache: Any,
         rows: Int[Tensor, " rows"],
+        *,
         attention: Int[Tensor, "rows seq"],
+        ends: Int[Tensor, " rows"],
     ) -> None:
         """Keep what a model has read of dialogues.
 
         Args:
-            dialogues: All their tokens, of which the model has read all.
+            dialogues: All that they say, of which the model has read all.
             cache: The model's cache, some rows of which belong to them.
             rows: Which rows.
             attention: 1 where a real token stands, for all rows of the cache.
+            ends: Position of the token after it, for all rows of the cache.
         """
         from transformers.cache_utils import DynamicLayer
 
@@ -75,8 +89,11 @@ class KeptDialogues:
             return
         layers = [values[rows] for layer in cache.layers for values in (layer.keys, layer.values)]
         stacked = torch.stack(layers, dim=1)
-        for ids, values, real in zip(dialogues, stacked, attention[rows].bool(), strict=True):
-            self._insert(_key(ids), Beginning(len(ids), values[:, :, real]))
+        kept = zip(dialogues, ends[rows].tolist(), stacked, attention[rows].bool(), strict=True)
+        for dialogue, end, values, real in kept:
+            length = len(dialogue[0])
+            (key,) = _keys(dialogue, [length])
+            self._insert(key, Beginning(length, end, values[:, :, real]))
 
     def drop(self, beginnings: Sequence[Beginning]) -> None:
         """Forget beginnings that have gone on."""
@@ -112,5 +129,10 @@ def restore(beginnings: Sequence[Beginning], model: nn.Module) -> tuple[Any, Int
     return DynamicCache(list(zip(values[::2], values[1::2], strict=True)), config), attention
 
 
-def _key(ids: Sequence[int]) -> Key:
-    return torch.tensor(ids, dtype=torch.int64).numpy().tobytes()
+def _keys(dialogue: Dialogue, lengths: Sequence[int]) -> Iterator[Key]:
+    """Name the beginnings of so many tokens; a picture belongs to each that reaches it."""
+    ids, pictures = dialogue
+    tokens = torch.tensor(ids, dtype=torch.int64).numpy()
+    shown = [(placed.start, placed.picture.key) for placed in pictures]
+    for length in lengths:
+        yield tokens[:length].tobytes(), tuple(one for one in shown if one[0] < length)

@@ -4,7 +4,7 @@ A row whose tokens are the beginning of another row's is not computed: a causal 
 tokens of the longer row the same states. Everything else still sees one row per step.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -93,35 +93,3 @@ def merge(
     asked = mask.nonzero(as_tuple=True)
     hosts = host[asked[0]]
     return Merged(longest, hosts, columns[hosts, ranks[asked] - 1])
-
-
-def deal_families(
-    families: Sequence[Family], lengths: Sequence[int], max_tokens: int, *, packing: bool
-) -> Iterator[Int[Tensor, " some"]]:
-    """Deal whole families into micro-batches, counting the tokens of their longest rows.
-
-    Args:
-        families: The rows, shorter families first.
-        lengths: Real tokens of each row.
-        max_tokens: Padded tokens per micro-batch; a longer family still gets one of its own.
-        packing: Whether to count real tokens instead.
-
-    Yields:
-        Row indices; every row exactly once.
-    """
-    chunk: list[Family] = []
-    num_real = 0
-    for family in families:
-        length = lengths[family[0]]
-        size = num_real + length if packing else length * (len(chunk) + 1)
-        if chunk and size > max_tokens:
-            yield _rows(chunk)
-            chunk, num_real = [], 0
-        chunk.append(family)
-        num_real += length
-    if chunk:
-        yield _rows(chunk)
-
-
-def _rows(families: Sequence[Family]) -> Int[Tensor, " some"]:
-    return torch.tensor([row for family in families for row in family])

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from istar_envs.seeding import CounterRng
 from istar_trainer.devices import device_of
-from istar_trainer.kept import Beginning, KeptDialogues, restore
+from istar_trainer.kept import Beginning, Dialogue, KeptDialogues, restore
 from istar_trainer.pictures import PlacedPicture
 from istar_trainer.vision import Shown, place_pictures, rope_positions, showing
 
@@ -145,7 +145,7 @@ class LocalSampler:
         if self._kept is None:
             found: list[Beginning | None] = [None] * len(requests)
         else:
-            found = self._kept.find([() if r.pictures else r.prompt_ids for r in requests])
+            found = self._kept.find([_prompt(request) for request in requests])
         completions: dict[int, Completion] = {}
         for is_known in (False, True):
             rows = [row for row, beginning in enumerate(found) if (beginning is not None) == is_known]
@@ -162,9 +162,8 @@ class LocalSampler:
     ) -> list[Completion]:
         """Draw replies to prompts that all have a known beginning, or all none."""
         rngs = [CounterRng(request.seed) for request in requests]
-        logits, cache, attention, places = self._read_prompts(
-            [(tuple(r.prompt_ids), r.pictures) for r in requests], beginnings
-        )
+        prompts = [_prompt(request) for request in requests]
+        logits, cache, attention, places = self._read_prompts(prompts, beginnings)
         tokens: list[list[int]] = [[] for _ in requests]
         logprobs: list[list[float]] = [[] for _ in requests]
         live = list(range(len(requests)))
@@ -177,7 +176,7 @@ class LocalSampler:
             is_last = position + 1 == self.max_new_tokens
             if self._kept is not None:
                 rows = [requests[row] for row in live], [tokens[row] for row in live]
-                self._keep(*rows, ~going | is_last, cache=cache, attention=attention)
+                self._keep(*rows, ~going | is_last, cache=cache, attention=attention, places=places)
             live = [row for row, goes_on in zip(live, going.tolist(), strict=True) if goes_on]
             if not live or is_last:
                 break
@@ -204,16 +203,18 @@ class LocalSampler:
         *,
         cache: Any,
         attention: Int[Tensor, "rows seq"],
+        places: Int[Tensor, " rows"],
     ) -> None:
         """Keep the dialogues that have just got their reply; its last token was not read yet."""
-        chosen = [row for row in ended.nonzero().squeeze(1).tolist() if not requests[row].pictures]
-        if self._kept is not None and chosen:
-            dialogues = [[*requests[row].prompt_ids, *tokens[row][:-1]] for row in chosen]
-            self._kept.keep(dialogues, cache, torch.tensor(chosen, device=attention.device), attention)
+        rows = ended.nonzero().squeeze(1)
+        if self._kept is not None and len(rows):
+            chosen = [(requests[row], tokens[row]) for row in rows.tolist()]
+            dialogues = [((*r.prompt_ids, *said[:-1]), r.pictures) for r, said in chosen]
+            self._kept.keep(dialogues, cache, rows, attention=attention, ends=places)
 
     def _read_prompts(
         self,
-        prompts: Sequence[tuple[tuple[int, ...], tuple[PlacedPicture, ...]]],
+        prompts: Sequence[Dialogue],
         beginnings: Sequence[Beginning | None],
     ) -> tuple[Float[Tensor, "rows vocab"], Any, Int[Tensor, "rows seq"], Int[Tensor, " rows"]]:
         """Read what is new in each distinct prompt once, then give every row its own copy of the cache.
@@ -224,19 +225,20 @@ class LocalSampler:
         known = dict(zip(prompts, beginnings, strict=True))
         kinds = {prompt: kind for kind, prompt in enumerate(known)}
         past = [beginning for beginning in known.values() if beginning is not None]
-        starts = torch.tensor([beginning.length for beginning in past] or [0] * len(kinds))
-        new = [ids[start:] for (ids, _), start in zip(kinds, starts.tolist(), strict=True)]
-        width = max(map(len, new))
+        lengths = [beginning.length for beginning in past] or [0] * len(kinds)
+        width = max(len(ids) - length for (ids, _), length in zip(kinds, lengths, strict=True))
         ids = torch.zeros(len(kinds), width, dtype=torch.int64)
         attention = torch.zeros(len(kinds), width, dtype=torch.int64)
-        for kind, some in enumerate(new):
-            ids[kind, width - len(some) :] = torch.tensor(some)
-            attention[kind, width - len(some) :] = 1
-        album, pictures = place_pictures(
-            [pictures for _, pictures in kinds], [width - len(prompt) for prompt, _ in kinds]
-        )
-        shown = Shown.of(pictures, album)
+        new_pictures = []
+        for (prompt, pictures), kind in kinds.items():
+            new = prompt[lengths[kind] :]
+            ids[kind, width - len(new) :] = torch.tensor(new)
+            attention[kind, width - len(new) :] = 1
+            new_pictures.append([placed for placed in pictures if placed.start >= lengths[kind]])
+        album, placed = place_pictures(new_pictures, [width - len(prompt) for prompt, _ in kinds])
+        shown = Shown.of(placed, album)
         positions, ends = rope_positions(attention, shown)
+        starts = torch.tensor([beginning.end for beginning in past] or [0] * len(kinds))
         positions, ends = positions + starts[:, None], ends + starts
         device = device_of(self.model)
         attention = attention.to(device)
@@ -257,6 +259,10 @@ class LocalSampler:
         cache = output[self._cache_key]
         cache.batch_select_indices(rows)
         return output.logits[:, -1][rows], cache, attention[rows], ends.to(device)[rows]
+
+
+def _prompt(request: Request) -> Dialogue:
+    return tuple(request.prompt_ids), request.pictures
 
 
 def _draw(

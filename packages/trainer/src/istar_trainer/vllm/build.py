@@ -13,11 +13,13 @@ from istar_trainer.devices import device_of
 from istar_trainer.lora import AdaptedModel
 from istar_trainer.pictures import PlacedPicture
 from istar_trainer.vision import Shown, place_pictures, reads_pictures, rope_positions, showing
+from istar_trainer.vllm.broadcast import BroadcastTransfer
 from istar_trainer.vllm.engine import VllmEngine
+from istar_trainer.vllm.files import FileTransfer
 from istar_trainer.vllm.process import ServerProcess
-from istar_trainer.vllm.sampler import VllmSampler
+from istar_trainer.vllm.sampler import Backend, Transfer, VllmSampler
 from istar_trainer.vllm.server import VllmServer
-from istar_trainer.vllm.snapshots import is_tied, write_snapshot
+from istar_trainer.vllm.snapshots import is_tied, snapshot_tensors, write_snapshot
 from istar_trainer.vllm.wire import engine_arguments
 
 _COARSE = 0.1
@@ -61,29 +63,10 @@ def make_vllm_sampler(
         max_tokens=max_prompt_tokens + max_new_tokens,
         sees_pictures=reads_pictures(model),
     )
-    pixels = torch.float32 if config.dtype == "auto" else getattr(torch, config.dtype)
-
-    def start_process(flags: list[str]) -> ServerProcess:
-        return ServerProcess(config.python, flags, config.env, log=run_dir / "vllm.log")
-
-    backend = (
-        VllmEngine(arguments, pixels=pixels)
-        if config.mode == "engine"
-        else VllmServer(
-            arguments,
-            start_process=start_process if config.url is None else None,
-            url=config.url,
-            pixels=pixels,
-            concurrency=config.concurrency,
-            start_timeout_s=config.start_timeout_s,
-            request_timeout_s=config.request_timeout_s,
-        )
-    )
+    backend, transfer = _make_backend(config, model, model_path.resolve(), run_dir, arguments)
     sampler = VllmSampler(
         backend,
-        model_path.resolve(),
-        snapshot_folder(config.sync_dir, run_dir),
-        write=partial(write_snapshot, model, beside=model_path, dtype=config.dtype),
+        transfer,
         score=partial(text_logprobs, model),
         eos_token_id=eos_token_id,
         max_new_tokens=max_new_tokens,
@@ -91,9 +74,59 @@ def make_vllm_sampler(
         max_restarts=config.max_restarts,
         sleeps=config.sleep,
     )
-    if is_tied(model):
+    if config.transfer == "broadcast" or is_tied(model):
         sampler.load(weights(), 0)
     return sampler
+
+
+def _make_backend(
+    config: VllmSamplerConfig,
+    model: nn.Module,
+    model_path: Path,
+    run_dir: Path,
+    arguments: Callable[[Path], dict[str, Any]],
+) -> tuple[Backend, Transfer]:
+    """Make a server or an engine, and the way by which weights reach it."""
+    pixels = torch.float32 if config.dtype == "auto" else getattr(torch, config.dtype)
+    if config.transfer == "broadcast":
+        server = _make_server(config, arguments, run_dir, pixels)
+        transfer = BroadcastTransfer(
+            server,
+            model_path,
+            partial(snapshot_tensors, model),
+            device=device_of(model),
+            dtype=None if config.dtype == "auto" else pixels,
+            join_timeout_s=config.start_timeout_s,
+            timeout_s=config.request_timeout_s,
+        )
+        return server, transfer
+    backend = (
+        VllmEngine(arguments, pixels=pixels)
+        if config.mode == "engine"
+        else _make_server(config, arguments, run_dir, pixels)
+    )
+    write = partial(write_snapshot, model, beside=model_path, dtype=config.dtype)
+    return backend, FileTransfer(backend, model_path, snapshot_folder(config.sync_dir, run_dir), write)
+
+
+def _make_server(
+    config: VllmSamplerConfig,
+    arguments: Callable[[Path], dict[str, Any]],
+    run_dir: Path,
+    pixels: torch.dtype,
+) -> VllmServer:
+    def start_process(flags: list[str]) -> ServerProcess:
+        return ServerProcess(config.python, flags, config.env, log=run_dir / "vllm.log")
+
+    return VllmServer(
+        arguments,
+        start_process=start_process if config.url is None else None,
+        url=config.url,
+        pixels=pixels,
+        concurrency=config.concurrency,
+        start_timeout_s=config.start_timeout_s,
+        request_timeout_s=config.request_timeout_s,
+    )
 
 
 def snapshot_folder(sync_dir: Path | None, run_dir: Path) -> Path:

@@ -39,10 +39,11 @@ class VllmEngine:
         self._llm: Any = None
         self._adapter: Any = None
 
-    def start(self, model: Path) -> None:
-        """Make an engine with the weights of a folder; raises SamplerDown if it cannot be made."""
+    def start(self, model: Path) -> bool:
+        """Make an engine, which reads the weights of a folder; raises SamplerDown if it cannot be made."""
         self.stop()
         self._llm = self._guarded(lambda: self._vllm.LLM(**self._arguments(model)))
+        return True
 
     def is_alive(self) -> bool:
         """Whether there is an engine that has not failed."""

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from istar_envs.errors import ConfigError
 
-_SERVE = Path(__file__).with_name("serve.py")
+_SERVE = Path(__file__).with_name("served") / "serve.py"
 _ALWAYS = {"VLLM_SERVER_DEV_MODE": "1", "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1", "VLLM_NO_USAGE_STATS": "1"}
 """New weights and adapters while it runs; nothing is told to anyone."""
 _CAUSE = re.compile(r"\b\w*(?:Error|Exception): .+")

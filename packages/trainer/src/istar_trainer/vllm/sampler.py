@@ -1,17 +1,15 @@
-"""The sampler that draws from vLLM: snapshots handed over as folders, crashes survived, weights proved.
+"""The sampler that draws from vLLM: snapshots handed over, crashes survived, weights proved.
 
-New weights are written when ``load`` is called and taken over by vLLM before the next reply. Whenever vLLM
+New weights are taken over by vLLM before the next reply, by folder (``files``) or by broadcast. Whenever vLLM
 takes weights over, it scores a text that the learner has scored too. A reply that a crash lost is asked for
 again with the same seed, from the same snapshot.
 """
 
 import logging
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from safetensors import SafetensorError
 from torch import Tensor
 
 from istar_trainer.context import Prompt
@@ -23,10 +21,7 @@ from istar_trainer.vllm.wire import SamplerDown, sampling_parameters
 logger = logging.getLogger(__name__)
 
 _PROBE_TOKENS = 256
-_ADAPTER = "adapter_config.json"
 
-WriteSnapshot = Callable[[dict[str, Tensor], Path], None]
-"""Writes weights into a new folder in Hugging Face layout, or an adapter in that of PEFT."""
 Score = Callable[[Sequence[int], Sequence[PlacedPicture]], list[float]]
 """Logprobs of every token but the first under the learner's present weights, at temperature 1."""
 
@@ -34,8 +29,8 @@ Score = Callable[[Sequence[int], Sequence[PlacedPicture]], list[float]]
 class Backend(Protocol):
     """A vLLM that can be started, asked and given weights; raises SamplerDown when it cannot."""
 
-    def start(self, model: Path) -> None:
-        """Bring it up with the weights of a folder."""
+    def start(self, model: Path) -> bool:
+        """Bring it up with the weights of a folder; returns whether it has read them."""
         ...
 
     def is_alive(self) -> bool:
@@ -84,14 +79,32 @@ class Backend(Protocol):
         ...
 
 
+class Transfer(Protocol):
+    """A way in which weights reach a backend; raises SamplerDown when they do not."""
+
+    def take(self, weights: dict[str, Tensor], snapshot_id: int) -> None:
+        """Keep new weights, in place of the ones before."""
+        ...
+
+    def start(self) -> None:
+        """Bring the backend up."""
+        ...
+
+    def give(self) -> None:
+        """See to it that the backend has the weights that were taken last."""
+        ...
+
+    def close(self) -> None:
+        """Leave nothing behind."""
+        ...
+
+
 class VllmSampler:
     """Draws replies from vLLM.
 
     Args:
         backend: Server or engine.
-        model: Folder of the weights that the run starts from.
-        folder: Where snapshots are handed over; emptied first.
-        write: Writes a snapshot.
+        transfer: How weights reach it.
         score: Scores a text with the learner; None to believe vLLM unproved.
         eos_token_id: Token that ends a reply.
         max_new_tokens: Longest reply.
@@ -103,10 +116,8 @@ class VllmSampler:
     def __init__(
         self,
         backend: Backend,
-        model: Path,
-        folder: Path,
+        transfer: Transfer,
         *,
-        write: WriteSnapshot,
         score: Score | None,
         eos_token_id: int,
         max_new_tokens: int,
@@ -115,10 +126,7 @@ class VllmSampler:
         sleeps: bool = False,
     ) -> None:
         self.backend = backend
-        self._model = model
-        self._adapter: Path | None = None
-        self._folder = folder
-        self._write = write
+        self._transfer = transfer
         self._score = score
         self._eos_token_id = eos_token_id
         self._max_new_tokens = max_new_tokens
@@ -130,7 +138,6 @@ class VllmSampler:
         self._has_run = self._is_asleep = False
         self._seen = Prompt([])
         self._probe: tuple[Prompt, list[float]] | None = None
-        shutil.rmtree(folder, ignore_errors=True)
 
     @property
     def snapshot_id(self) -> int:
@@ -138,29 +145,12 @@ class VllmSampler:
         return self._snapshot_id
 
     def load(self, weights: dict[str, Tensor], snapshot_id: int) -> None:
-        """Write new weights down; vLLM takes them over before the next reply.
+        """Keep new weights; vLLM takes them over before the next reply.
 
         Raises:
             SamplerFailed: If they cannot be written.
         """
-        target = self._folder / f"snapshot-{snapshot_id:08d}"
-        partial = target.with_name(f".{target.name}.part")
-        try:
-            for old in (partial, target):
-                shutil.rmtree(old, ignore_errors=True)
-            partial.mkdir(parents=True)
-            self._write(weights, partial)
-            partial.replace(target)
-        except (OSError, SafetensorError) as error:
-            shutil.rmtree(partial, ignore_errors=True)
-            raise SamplerFailed(
-                f"cannot write snapshot {snapshot_id} to {self._folder}: {error}. Free space or set "
-                "sampler.sync_dir, then use --resume; checkpoints are intact."
-            ) from error
-        if (target / _ADAPTER).is_file():
-            self._adapter = target
-        else:
-            self._model = target
+        self._transfer.take(weights, snapshot_id)
         self._snapshot_id = snapshot_id
         self._probe = self._scored(self._seen)
 
@@ -203,7 +193,7 @@ class VllmSampler:
     def close(self) -> None:
         """End vLLM and remove the snapshots."""
         self.backend.close()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._transfer.close()
 
     def _parameters(self, request: Request, temperature: float) -> dict[str, Any]:
         return sampling_parameters(
@@ -225,15 +215,11 @@ class VllmSampler:
             if self._held is not None:
                 logger.warning("vLLM is gone; it is started again with snapshot %d", self._snapshot_id)
             self._held = None
-            self.backend.start(self._model)
+            self._transfer.start()
             self._has_run = True
-        elif self._adapter is None:
-            self.backend.load_weights(self._model)
-        if self._adapter is not None:
-            self.backend.load_adapter(self._adapter.name, self._adapter)
+        self._transfer.give()
         self._prove(text)
         self._held = self._snapshot_id
-        self._forget_old_folders()
 
     def _prove(self, text: Prompt) -> None:
         """Compare vLLM's logprobs of a text with the learner's."""
@@ -275,11 +261,6 @@ class VllmSampler:
             self._snapshot_id,
             num_missing,
         )
-
-    def _forget_old_folders(self) -> None:
-        for path in self._folder.glob("snapshot-*"):
-            if path not in (self._model, self._adapter):
-                shutil.rmtree(path, ignore_errors=True)
 
 
 def _excerpt(ids: Sequence[int], pictures: Sequence[PlacedPicture]) -> Prompt:

@@ -10,7 +10,7 @@ import re
 import time
 import urllib.parse
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from istar_trainer.pictures import PlacedPicture
 from istar_trainer.sampler import Completion, Request
 from istar_trainer.vllm.pictures import features
 from istar_trainer.vllm.process import ServerProcess, free_port
+from istar_trainer.vllm.served.istar_receiver import address_towards
 from istar_trainer.vllm.wire import (
     SamplerDown,
     as_flags,
@@ -77,8 +78,11 @@ class VllmServer:
         """Process id of the server that was started here."""
         return self._process.pid if self._process else None
 
-    def start(self, model: Path) -> None:
+    def start(self, model: Path) -> bool:
         """Bring the server up with the weights of a folder.
+
+        Returns:
+            Whether it has read them; one that ran already has not.
 
         Raises:
             SamplerDown: If it ends or does not answer in time.
@@ -91,8 +95,8 @@ class VllmServer:
         self._wait_until_healthy()
         if self._start_process is None:
             self._model = self._only_model()
-            self.load_weights(model)
         self._identity = self._started_at()
+        return self._start_process is not None
 
     def is_alive(self) -> bool:
         """Whether the server that was started, or the very one that weights were given to, still runs."""
@@ -148,9 +152,34 @@ class VllmServer:
 
     def load_weights(self, folder: Path) -> None:
         """Take over the weights of a folder and forget what was cached for the old ones."""
-        reload = {"method": "reload_weights", "kwargs": {"weights_path": str(folder)}}
-        self._call("POST", "/collective_rpc", reload)
+        self.call_workers("reload_weights", weights_path=str(folder))
         self._forget()
+
+    def receive_weights(self, send: Callable[[Future[Any]], None], **told: Any) -> None:
+        """Take over weights that are sent, and forget what was cached for the old ones.
+
+        Args:
+            send: Sends them while the workers receive; gets their answer, which comes when they are ready.
+            told: What the workers must know.
+        """
+        answer = self._pool.submit(self.call_workers, "receive_weights", **told)
+        answer.add_done_callback(self._end_if_lost)
+        send(answer)
+        answer.result()
+        self._forget()
+
+    def call_workers(self, method: str, **arguments: Any) -> list[Any]:
+        """Call a method of every worker; returns what each of them says."""
+        body = {"method": method, "kwargs": arguments}
+        answers: list[Any] = self._call("POST", "/collective_rpc", body).get("results", [])
+        return answers
+
+    def address_here(self) -> str:
+        """Return the address by which the server's machine reaches this one; raises SamplerDown if none."""
+        try:
+            return address_towards(self._host, self._port)
+        except OSError as error:
+            raise SamplerDown(f"no connection to {self._host}:{self._port}: {error!r}") from error
 
     def load_adapter(self, name: str, folder: Path) -> None:
         """Use a LoRA adapter from now on, in place of the one before."""
@@ -197,6 +226,11 @@ class VllmServer:
         if self._call("POST", "/reset_prefix_cache").get("success") is False:
             raise SamplerDown("the prefix cache could not be emptied")
         self._call("POST", "/reset_encoder_cache")
+
+    def _end_if_lost(self, answer: Future[Any]) -> None:
+        """End the workers of a server that gave no good answer; a sender would go on waiting for them."""
+        if self._process is not None and answer.exception() is not None:
+            self._process.kill()
 
     def _reply(self, request: Request, parameters: Mapping[str, Any]) -> Completion:
         if request.pictures:

@@ -1,4 +1,4 @@
-"""Weights as a folder that vLLM reads: in its precision, with an output layer of its own.
+"""Weights as vLLM reads them: as a folder or by name, in its precision, with an output layer of its own.
 
 vLLM's CPU build keeps a packed copy of the output layer. Where that layer is tied to the embeddings, a reload
 changes the embeddings only, and replies come from half-new weights: tied models are handed over untied.
@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from istar_envs.errors import ConfigError
 from istar_trainer.lora import AdaptedModel
 
 _OUTPUT = "lm_head.weight"
@@ -48,6 +49,30 @@ def write_snapshot(model: Any, weights: dict[str, Tensor], folder: Path, *, besi
         shutil.copy(beside / _PROCESSOR, folder)
     if is_tied(model) and _OUTPUT in weights:
         _untie(folder, weights[_OUTPUT].detach().contiguous())
+
+
+def snapshot_tensors(model: Any, weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return what ``write_snapshot`` writes of a whole model, by the names that it writes; nothing is copied.
+
+    Args:
+        model: Hugging Face model; decides the names, not the values.
+        weights: Values by the names of its ``state_dict``.
+
+    Raises:
+        ConfigError: If the library cannot tell the names.
+    """
+    try:
+        from transformers.core_model_loading import revert_weight_conversion
+        from transformers.modeling_utils import remove_tied_weights_from_state_dict
+    except ImportError as error:
+        raise ConfigError(
+            "sampler.transfer: broadcast needs transformers 5, which tells by which names a model is saved. "
+            "Install it or use sampler.transfer: files."
+        ) from error
+    saved: dict[str, Tensor] = revert_weight_conversion(
+        model, remove_tied_weights_from_state_dict(dict(weights), model)
+    )
+    return {**saved, _OUTPUT: weights[_OUTPUT]} if is_tied(model) and _OUTPUT in weights else saved
 
 
 def _cast(weights: dict[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:

@@ -14,6 +14,9 @@ from istar_trainer.config_sampler import VllmSamplerConfig
 from istar_trainer.errors import RolloutError, SamplerFailed
 from istar_trainer.sampler import Completion, Request
 
+RECEIVER = "istar_receiver.WeightReceiver"
+"""The worker's extension, as vLLM finds it beside ``serve.py``."""
+
 
 class SamplerDown(RolloutError):
     """vLLM is not there or gave no answer; what it was asked can be asked again."""
@@ -65,6 +68,13 @@ def engine_arguments(
         "generation_config": "vllm",
         "logprobs_mode": "processed_logprobs",
     }
+    if config.transfer == "broadcast":  # weights come later, with an output layer of their own
+        untied = {"tie_word_embeddings": False}
+        arguments |= {
+            "load_format": "dummy",
+            "worker_extension_cls": RECEIVER,
+            "hf_overrides": {**untied, "text_config": untied} if sees_pictures else untied,
+        }
     if config.sleep:
         arguments["enable_sleep_mode"] = True
     if config.max_lora_rank:

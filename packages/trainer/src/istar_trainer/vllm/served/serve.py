@@ -3,7 +3,7 @@
     python -P serve.py --model DIR …
 
 Run by the interpreter that has vLLM. The trainer holds the other end of standard input; when it ends,
-however it ends, so do the server and its workers.
+however it ends, so do the server and its workers. They find ``istar_receiver`` beside this file.
 """
 
 import os
@@ -20,6 +20,14 @@ def end_with_parent() -> None:
     os.killpg(os.getpgid(0), signal.SIGKILL)
 
 
+def share_folder() -> None:
+    """Let this process and those that it starts import what lies beside this file."""
+    folder = os.path.dirname(os.path.abspath(__file__))
+    sys.path.append(folder)
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), folder]))
+
+
 if __name__ == "__main__":
     threading.Thread(target=end_with_parent, daemon=True).start()
+    share_folder()
     runpy.run_module("vllm.entrypoints.openai.api_server", run_name="__main__", alter_sys=True)
