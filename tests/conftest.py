@@ -6,9 +6,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 from jaxtyping import install_import_hook
 
 os.environ.setdefault("DS_ACCELERATOR", "cpu")  # transformers imports deepspeed, which says what it found
+
+settings.load_profile(
+    "ci"
+)  # equal draws in every run, however slow; --hypothesis-profile=default draws others
 
 SHAPE_CHECKED = (
     "masked",

@@ -32,7 +32,7 @@ def made_by(script: str, name: str) -> Path:
     folder = ROOT / name
     with _alone(folder):
         command = [ROOT / "scripts" / script, folder]
-        subprocess.run(command, check=True, env={**os.environ, "PYTHON": sys.executable}, timeout=1800)
+        subprocess.run(command, check=True, env={**os.environ, "PYTHON": sys.executable}, timeout=3600)
     return folder / "bin/python"
 
 
@@ -58,7 +58,7 @@ def said_with(library: str, program: Path, *arguments: str | Path, paths: Sequen
         capture_output=True,
         text=True,
         check=False,
-        timeout=900,
+        timeout=3600,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return json.loads(done.stdout.strip().splitlines()[-1])

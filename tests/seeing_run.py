@@ -43,13 +43,14 @@ def train_shaken(config: RunConfig) -> None:
     """Train, and write what vLLM sees to the run folder."""
     publish = Run.publish_policy
     looks: list[Any] = []
+    noise = torch.Generator().manual_seed(0)
 
     def shake_and_publish(run: Run) -> None:
         ids, first, second = two_views(run)
         seen = [run.sampler.backend.prompt_logprobs(ids, shown) for shown in (first, second)]
         with torch.no_grad():
             for parameter in run.policy.model.parameters():
-                parameter.add_(torch.randn(parameter.shape), alpha=0.02)
+                parameter.add_(torch.randn(parameter.shape, generator=noise), alpha=0.02)
         looks.append({"vllm": seen, "learner_next": text_logprobs(run.policy.model, ids, first)})
         publish(run)
 

@@ -4,7 +4,6 @@ import json
 import math
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -17,6 +16,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from free_ports import free_port
 from istar_trainer.checkpoint import list_checkpoints, load_checkpoint
 from istar_trainer.distributed.watchdog import EXIT_CODE
 from tiny_run import write_config
@@ -27,12 +27,6 @@ TORCHRUN = ["-m", "torch.distributed.run", "--nproc-per-node=2", "--master-port=
 ATOL = 1e-4
 """fp32 sums in another order, through some hundred updates."""
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("localhost", 0))
-        return found.getsockname()[1]
 
 
 def train(*arguments: object, launcher: Sequence[str] = TORCHRUN) -> str:
@@ -193,7 +187,7 @@ def test_when_a_process_hangs_the_other_ends_within_the_watchdogs_time_with_a_re
         processes[1].send_signal(signal.SIGSTOP)
         began = time.monotonic()
         _, errors = processes[0].communicate(timeout=240)
-    assert time.monotonic() - began < 90
+    assert time.monotonic() - began < 120
     assert processes[0].returncode == EXIT_CODE
     assert "rank 0 of 2 made no progress for 60 s (learner.watchdog_s)" in errors
     assert "Current thread" in errors

@@ -20,7 +20,7 @@ def test_every_example_runs(example, tmp_path):
         capture_output=True,
         text=True,
         check=False,
-        timeout=300,
+        timeout=1800,
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip()

@@ -40,7 +40,7 @@ def train(config: Path, folder: Path, *options: str, fault: tuple[str, ...] = ()
         [sys.executable, *entry, "train", str(config), "--run-dir", str(folder), *options],
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=1800,
         env={**os.environ, "OMP_NUM_THREADS": "1", "MALLOC_MMAP_THRESHOLD_": "65536", "COLUMNS": "1000"},
         check=False,
     )

@@ -22,6 +22,6 @@ BLOCKS = {
 @pytest.mark.parametrize("block", BLOCKS.values(), ids=BLOCKS.keys())
 def test_every_python_block_runs(block, tmp_path):
     done = subprocess.run(
-        [sys.executable, "-c", block], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300
+        [sys.executable, "-c", block], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=1800
     )
     assert done.returncode == 0, done.stderr

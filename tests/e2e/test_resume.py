@@ -41,7 +41,7 @@ def start(
 
 
 def finish(process: subprocess.Popen[bytes]) -> int:
-    _, errors = process.communicate(timeout=300)
+    _, errors = process.communicate(timeout=1800)
     assert process.returncode in (0, -signal.SIGKILL), errors.decode()
     return process.returncode
 
@@ -53,7 +53,7 @@ def num_lines(folder: Path) -> int:
 
 
 def wait_for(condition: Callable[[], bool], process: subprocess.Popen[bytes]) -> None:
-    end = time.monotonic() + 120
+    end = time.monotonic() + 600
     while not condition():
         assert process.poll() is None, "the process ended too early"
         assert time.monotonic() < end

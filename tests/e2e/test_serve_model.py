@@ -21,6 +21,6 @@ def test_a_served_model_answers_until_it_is_interrupted(tiny_folder):
         reply = client.complete([{"role": "user", "content": "hello"}], max_tokens=3)
         client.close()
         process.send_signal(signal.SIGINT)
-        out, errors = process.communicate(timeout=60)
+        out, errors = process.communicate(timeout=600)
     assert reply.model == tiny_folder.name
     assert (process.returncode, out, errors) == (0, "", "")

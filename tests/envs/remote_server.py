@@ -14,6 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from free_ports import free_port
+
+PATIENCE_S = 300.0
+"""For what happens within seconds on a machine that has time."""
 _CODE = "import sys; from istar_envs.cli import main; main(sys.argv[1:])"
 
 
@@ -28,18 +32,25 @@ class ServerProcess:
     def terminate(self) -> int:
         """Send SIGTERM and wait for the end."""
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(timeout=30)
+        return self.process.wait(timeout=PATIENCE_S)
 
     def kill(self) -> None:
         """Send SIGKILL and wait for the end."""
         self.process.kill()
-        self.process.wait(timeout=30)
+        self.process.wait(timeout=PATIENCE_S)
 
     def events(self) -> list[dict[str, Any]]:
-        """Return the lines of the log."""
-        return [
-            json.loads(line) for line in self.log.read_text(encoding="utf-8").splitlines() if line[:1] == "{"
-        ]
+        """Return the lines of the log that are complete."""
+        *lines, _ = self.log.read_text(encoding="utf-8").split("\n")
+        return [json.loads(line) for line in lines if line[:1] == "{"]
+
+    def wait_for(self, event: str) -> None:
+        """Wait until the log tells of an event."""
+        end = time.monotonic() + PATIENCE_S
+        while not any(told["event"] == event for told in self.events()):
+            assert self.process.poll() is None, self.log.read_text(encoding="utf-8")[-2000:]
+            assert time.monotonic() < end, f"the log does not tell of {event!r}"
+            time.sleep(0.05)
 
 
 @contextmanager
@@ -65,17 +76,8 @@ def serving(log: Path, *arguments: object) -> Iterator[ServerProcess]:
         process.wait()
 
 
-def free_port() -> int:
-    """Return a port of the loopback interface that nobody listens on."""
-    import socket
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 def _wait_until_ready(server: ServerProcess) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline and server.process.poll() is None:
         try:
             with urllib.request.urlopen(f"{server.url}/readyz", timeout=5) as answer:

@@ -161,7 +161,7 @@ def test_a_megabyte_is_read_in_linear_time(piece, grammar):
     text = piece * (1_000_000 // len(piece))
     start = time.process_time()
     parse_reply(text, grammar, max_actions=5)
-    assert time.process_time() - start < 1.0  # about 0.02 s; quadratic time would be hours
+    assert time.process_time() - start < 10.0  # about 0.02 s; quadratic time would be hours
 
 
 tags = st.sampled_from(

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from file_server import file_server
 
+from free_ports import refusing_address
 from istar_envs import download
 from istar_envs.errors import ConfigError, EnvError, MissingAsset
 from istar_envs.fetch import DataFile, DataSet, data_sets, fault_of, fetch, find_data_set
@@ -148,10 +149,10 @@ def test_a_server_that_stays_busy_is_given_up(server, tmp_path):
 
 
 def test_a_refused_connection_is_explained(server, tmp_path):
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        address = f"http://127.0.0.1:{free.getsockname()[1]}/a.json"
-    with pytest.raises(MissingAsset, match=re.escape(f"{address} does not give it")) as error:
-        fetch(one_file(server, urls=(address,)), tmp_path)
+    with refusing_address() as nobody:
+        address = f"{nobody}/a.json"
+        with pytest.raises(MissingAsset, match=re.escape(f"{address} does not give it")) as error:
+            fetch(one_file(server, urls=(address,)), tmp_path)
     assert "refused" in str(error.value)
 
 

@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 from faulty_proxy import faulty_proxy
 from file_server import file_server
-from remote_server import free_port, serving
+from remote_server import serving
 
 import istar_envs
+from free_ports import refusing_address
 from istar_envs.agent import Conversation
 from istar_envs.conformance import CHECKS
 from istar_envs.conformance.play import canonical, play, trace
@@ -195,8 +196,11 @@ def test_wrong_ids_options_and_addresses_are_told(make, url):
         make(SOKOBAN, options={"max_step": 3})
     with pytest.raises(ConfigError, match="Write it as http"):
         RemoteEnv("localhost:8700", SOKOBAN)
-    with pytest.raises(ServerUnreachable, match="istar-envs serve --all"):
-        RemoteEnv(f"http://127.0.0.1:{free_port()}", SOKOBAN, patience_s=0.05)
+    with (
+        refusing_address() as nobody,
+        pytest.raises(ServerUnreachable, match=r"refused.*istar-envs serve --all"),
+    ):
+        RemoteEnv(nobody, SOKOBAN, patience_s=0.05)
     with pytest.raises(EnvError, match=r"Not Found \(POST /elsewhere/v1/sessions\)"):
         RemoteEnv(f"{url}/elsewhere/", SOKOBAN)
     with file_server() as other, pytest.raises(ServerUnreachable, match="Correct the address"):
@@ -267,12 +271,11 @@ def test_a_vector_over_a_failing_connection_equals_local_episodes(url):
 
 
 def test_a_session_that_was_idle_for_too_long_is_lost_and_a_reset_opens_another(tmp_path: Path):
-    with serving(tmp_path / "log", SOKOBAN, "--idle-s", "1") as server:
+    with serving(tmp_path / "log", SOKOBAN, "--idle-s", "3") as server:
         env = istar_envs.make("istar/Remote-v0", url=server.url, env=SOKOBAN)
         env.reset(seed=0)
-        while not any(event["event"] == "session expired" for event in server.events()):
-            pass
-        with pytest.raises(SessionLost, match="was idle for more than 1 s"):
+        server.wait_for("session expired")
+        with pytest.raises(SessionLost, match="was idle for more than 3 s"):
             env.step(0)
         with pytest.raises(ResetNeeded):
             env.step(0)

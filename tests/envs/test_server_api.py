@@ -229,7 +229,7 @@ def test_a_batch_that_waits_holds_up_no_other_and_those_that_compute_take_turns(
 
     def stuck(action):
         began.set()
-        assert release.wait(20)
+        assert release.wait(300)
         raise RuntimeError
 
     def counted(take):
@@ -372,7 +372,7 @@ def test_a_played_session_does_not_expire(monkeypatch):
 def test_sweeping_happens_by_itself():
     client = make_client(idle_s=0.05)
     opened(client)
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while len(client.service.sessions) and time.monotonic() < deadline:
         time.sleep(0.01)
     assert not len(client.service.sessions)
@@ -443,6 +443,8 @@ def test_web_pages_may_not_call(client):
 
 
 def test_requests_are_limited_by_address(monkeypatch):
+    now = time.monotonic()
+    monkeypatch.setattr("istar_envs.server.guard.time.monotonic", lambda: now)
     client = make_client(rate=2, burst_s=1)
     codes = [client.get("/v1/envs").status_code for _ in range(3)]
     assert codes == [200, 200, 429]
@@ -450,8 +452,6 @@ def test_requests_are_limited_by_address(monkeypatch):
     assert other.status_code == 200
     assert "one batch" in refused(client.get("/v1/envs"), 429, "TooManyRequests")
     limit = RateLimit(10.0, 1.0)
-    now = time.monotonic()
-    monkeypatch.setattr("istar_envs.server.guard.time.monotonic", lambda: now)
     assert [limit.allows("a") for _ in range(11)].count(True) == 10
     monkeypatch.setattr("istar_envs.server.guard.time.monotonic", lambda: now + 0.35)
     assert [limit.allows("a") for _ in range(5)].count(True) == 3

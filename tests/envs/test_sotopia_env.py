@@ -604,7 +604,7 @@ def test_a_seed_gives_the_same_transcript_in_a_fresh_process() -> None:
         capture_output=True,
         text=True,
         check=True,
-        timeout=120,
+        timeout=600,
     )
     assert json.loads(done.stdout) == transcripts()
 

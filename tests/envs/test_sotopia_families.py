@@ -207,6 +207,6 @@ def test_a_seed_gives_the_same_setting_in_any_process_and_version() -> None:
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
+        timeout=600,
     )
     assert other.stdout.strip() == FIRST_SETTINGS

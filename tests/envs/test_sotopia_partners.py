@@ -278,13 +278,9 @@ def test_long_words_are_heard_in_no_time(family: str, word: str) -> None:
         Event(1 + turn, turn % 2, Action("speak", (word * MAX_ARGUMENT)[:MAX_ARGUMENT])) for turn in range(19)
     )
     view = PartnerView(FAMILIES[family](0), 1, events, 20, 20, ("none", "speak", "action", "leave"))
-    assert _seconds(view) < 0.1
-
-
-def _seconds(view: PartnerView) -> float:
-    start = time.perf_counter()
+    start = time.process_time()
     SCRIPTED.act(view)
-    return time.perf_counter() - start
+    assert time.process_time() - start < 1.0  # under 0.01 s is usual
 
 
 def test_settings_without_stakes_are_refused_with_a_hint() -> None:
@@ -363,6 +359,6 @@ def test_a_seed_gives_the_same_transcript_in_any_process() -> None:
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
+        timeout=600,
     )
     assert other.stdout.strip() == TRANSCRIPTS

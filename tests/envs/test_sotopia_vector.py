@@ -107,7 +107,7 @@ class Opener:
     async def aact(self, view: PartnerView) -> Reply:
         self.asked[view.setting.pk] += 1
         if view.setting.pk == self.late:
-            await asyncio.wait_for(self._enough.wait(), 10.0)
+            await asyncio.wait_for(self._enough.wait(), 120.0)
         elif self.asked.total() - self.asked[self.late] >= self.after:
             self._enough.set()
         return Action("speak", "Hm.")

@@ -225,7 +225,7 @@ def wait_for(condition: Callable[[], bool]) -> None:
     from selenium.common.exceptions import WebDriverException
     from selenium.webdriver.support.wait import WebDriverWait
 
-    WebDriverWait(None, 10, 0.02, ignored_exceptions=[WebDriverException]).until(lambda _: condition())
+    WebDriverWait(None, 120, 0.02, ignored_exceptions=[WebDriverException]).until(lambda _: condition())
 
 
 def test_a_person_buys_with_the_keyboard_alone(store):

@@ -337,20 +337,20 @@ def test_only_old_drafts_of_the_same_store_are_removed(tmp_path: Path) -> None:
 
 def _build_slowly(folder: Path, barrier: "multiprocessing.synchronize.Barrier") -> None:
     def slow() -> Iterator[Product]:
-        barrier.wait(30)
+        barrier.wait(300)
         yield from PRODUCTS
 
     build_store(folder, slow(), name="three")
 
 
 def test_processes_that_build_the_same_store_all_succeed(tmp_path: Path) -> None:
-    context = multiprocessing.get_context("fork")
+    context = multiprocessing.get_context("spawn")
     barrier = context.Barrier(3)
     workers = [context.Process(target=_build_slowly, args=(tmp_path / "shop", barrier)) for _ in range(3)]
     for worker in workers:
         worker.start()
     for worker in workers:
-        worker.join(60)
+        worker.join(600)
     assert [worker.exitcode for worker in workers] == [0, 0, 0]
     assert [path.name for path in tmp_path.iterdir()] == ["shop"]
     assert len(Catalog(tmp_path / "shop")) == 3

@@ -50,7 +50,7 @@ def assert_same_rankings(python: Path, store: Path, queries: list[str]) -> None:
     asked, answered = store.with_name("queries.json"), store.with_name("rankings.json")
     asked.write_text(json.dumps(queries), encoding="utf-8")
     script = Path(__file__).with_name("lucene_rankings.py")
-    subprocess.run([python, script, store, asked, answered], check=True, timeout=600)
+    subprocess.run([python, script, store, asked, answered], check=True, timeout=3600)
     engine = Bm25(store)
     rankings = [tuple(ranking) for ranking in json.loads(answered.read_text(encoding="utf-8"))]
     differing = [

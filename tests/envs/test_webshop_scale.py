@@ -143,7 +143,7 @@ def test_a_hundred_thousand_episodes_leave_memory_flat():
     play_interleaved(envs, 20_000, rng)
     before = memory_mb()
     play_interleaved(envs, 80_000, rng)
-    assert memory_mb() - before < 6  # 75 bytes per episode; rare words and values still enter the caches
+    assert memory_mb() - before < 12  # 150 bytes per episode; rare words and values still enter the caches
 
 
 def walk(env, goal):

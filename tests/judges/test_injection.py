@@ -119,6 +119,6 @@ def test_any_text_is_read_and_pieces_are_short(text):
     ["<a ", "goal ", "10/10 ", "ignore all ", "this conversation ", "ignore the previous a ", "{'a'", "== "],
 )
 def test_hostile_text_takes_time_in_proportion_to_its_length(piece):
-    started = time.perf_counter()
+    started = time.process_time()
     find_in_text(piece * (200_000 // len(piece)))
-    assert time.perf_counter() - started < 5
+    assert time.process_time() - started < 5

@@ -145,9 +145,9 @@ def test_a_refusal_in_words_is_told_from_a_verdict_that_quotes_one(text, refuses
 
 
 def test_a_hostile_answer_is_read_in_no_time():
-    started = time.perf_counter()
+    started = time.process_time()
     for text in ("{" * 199_999, '{"' * 99_999, "I'm" * 60_000, '"' * 199_999):
         with pytest.raises(VerdictUnreadable):
             scores(text)
         is_refusal(text)
-    assert time.perf_counter() - started < 2
+    assert time.process_time() - started < 2

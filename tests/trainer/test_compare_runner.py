@@ -157,7 +157,7 @@ def test_an_interrupt_ends_the_children(tmp_path, scripts, monkeypatch):
     start = runner._start
     monkeypatch.setattr(runner, "_start", lambda job, lock: children.append(start(job, lock)) or children[-1])
     monkeypatch.setattr(Display, "advanced", interrupt)
-    scripts |= {"base/0": "import time; time.sleep(60)", "new/0": "import time; time.sleep(60)"}
+    scripts |= {"base/0": "import time; time.sleep(600)", "new/0": "import time; time.sleep(600)"}
     with pytest.raises(KeyboardInterrupt):
         carry_out(make_plan(tmp_path, TWO, seeds=[0], jobs=2, common=READY))
     assert [child.returncode for child in children] == [-9, -9]
@@ -169,7 +169,7 @@ def test_a_child_ends_with_its_parent():
     with pytest.raises(subprocess.TimeoutExpired):
         child.wait(0.5)
     child.stdin.close()
-    assert child.wait(60) == 1
+    assert child.wait(600) == 1
 
 
 def test_a_comparison_without_any_result_says_why(tmp_path, scripts):

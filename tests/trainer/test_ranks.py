@@ -160,8 +160,8 @@ def test_a_report_says_where_every_process_was_last_seen(tmp_path):
     own.enter("judging")
     text = own.report("waits")
     assert text.startswith("rank 0 of 3 waits.")
-    assert re.search(r'rank 0: in "judging", for 0 s', text)
-    assert re.search(r'rank 1: busy since "gathering of what was played", for 0 s', text)
+    assert re.search(r'rank 0: in "judging", for \d s', text)
+    assert re.search(r'rank 1: busy since "gathering of what was played", for \d s', text)
     assert "rank 2: never seen" in text
     stacks = (tmp_path / "rank-0.txt").read_text()
     assert "test_a_report_says_where" in stacks
@@ -182,7 +182,7 @@ with Watchdog(dist.HashStore(), 0, 1, Path(sys.argv[1]), 1.0) as dog:
 
 def test_a_process_that_waits_inside_a_library_is_ended_with_its_stacks(tmp_path):
     with running(HANG, tmp_path) as child:
-        out, errors = child.communicate(timeout=120)
+        out, errors = child.communicate(timeout=600)
     assert (child.returncode, out) == (EXIT_CODE, "waits\n")
     assert 'in "a long wait"' in errors
     assert "made no progress for 1 s (learner.watchdog_s)" in errors
@@ -194,7 +194,7 @@ def test_a_launcher_that_stops_a_waiting_process_gets_a_report_too(tmp_path):
     with running(HANG.replace("1.0)", "99.0)"), tmp_path) as child:
         assert child.stdout.readline() == "waits\n"
         child.terminate()
-        _, errors = child.communicate(timeout=120)
+        _, errors = child.communicate(timeout=600)
     assert child.returncode == 143
     assert "was told to stop (SIGTERM)" in errors
 
