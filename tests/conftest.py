@@ -11,9 +11,8 @@ from jaxtyping import install_import_hook
 
 os.environ.setdefault("DS_ACCELERATOR", "cpu")  # transformers imports deepspeed, which says what it found
 
-settings.load_profile(
-    "ci"
-)  # equal draws in every run, however slow; --hypothesis-profile=default draws others
+# equal draws in every run, however slow; --hypothesis-profile=default draws others
+settings.load_profile("ci")
 
 SHAPE_CHECKED = (
     "masked",

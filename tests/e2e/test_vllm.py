@@ -121,7 +121,7 @@ def test_an_engine_in_the_trainers_process_does_the_same(tmp_path, python):
         [python, "-c", code, "train", config],
         check=True,
         env={**os.environ, **SMALL},
-        timeout=900,
+        timeout=3600,
         cwd=tmp_path,
     )
     metrics = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]

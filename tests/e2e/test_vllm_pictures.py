@@ -104,7 +104,7 @@ def test_an_engine_in_the_trainers_process_reads_growing_dialogues_with_pictures
         [python, seeing_run.__file__, config],
         check=True,
         env={**os.environ, **SMALL},
-        timeout=900,
+        timeout=3600,
         cwd=tmp_path,
     )
     assert_seen_as_the_learner_sees(tmp_path / "run")

@@ -21,10 +21,10 @@ from istar_trainer.vllm.server import VllmServer
 
 SCRIPT = """
 import json, os, subprocess, sys, time
-worker = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+worker = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
 names = ["VLLM_SERVER_DEV_MODE", "VLLM_ALLOW_RUNTIME_LORA_UPDATING", "EXTRA"]
 print(json.dumps([worker.pid, sys.argv[1:], [os.environ[name] for name in names]]), flush=True)
-time.sleep(60)
+time.sleep(600)
 """
 
 
@@ -49,7 +49,7 @@ def process(package, tmp_path) -> Iterator[ServerProcess]:
 
 
 def wait_for(condition: Callable[[], object]) -> None:
-    end = time.monotonic() + 20
+    end = time.monotonic() + 300
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.02)
@@ -92,7 +92,7 @@ from istar_trainer.vllm.process import ServerProcess
 env = {{"PYTHONPATH": {str(package)!r}, "EXTRA": ""}}
 server = ServerProcess(None, [], env, log=pathlib.Path({str(log)!r}))
 print(server.pid, flush=True)
-time.sleep(60)
+time.sleep(600)
 """
     parent = subprocess.Popen([sys.executable, "-c", trainer], stdout=subprocess.PIPE, text=True)
     server = int(parent.stdout.readline())

@@ -77,7 +77,7 @@ def learner() -> Learner:
 
 
 def make_server(hall: Hall, **options: Any) -> VllmServer:
-    settings = {"concurrency": 4, "start_timeout_s": 5.0, "request_timeout_s": 5.0, **options}
+    settings = {"concurrency": 4, "start_timeout_s": 60.0, "request_timeout_s": 60.0, **options}
     settings["pixels"] = torch.float32
     start = None if "url" in options else hall.start
     return VllmServer(lambda model: {"model": str(model)}, start_process=start, **settings)

@@ -20,6 +20,9 @@ from receiving_vllm import ReceivingVllm
 
 REQUESTS = [Request([5] * (n + 2), seed=n) for n in range(4)]
 MODEL = Path("model")
+PATIENCE_S = 300.0
+"""For a transfer; whoever noticed a loss only then would take longer than ``SOON_S``."""
+SOON_S = 100.0
 
 
 class Hall:
@@ -47,7 +50,7 @@ def hall() -> Iterator[Hall]:
 
 
 def make_server(hall: Hall, **options: Any) -> VllmServer:
-    settings = {"concurrency": 2, "start_timeout_s": 20.0, "request_timeout_s": 20.0, **options}
+    settings = {"concurrency": 2, "start_timeout_s": 300.0, "request_timeout_s": PATIENCE_S, **options}
     start = None if "url" in options else hall.start
     return VllmServer(
         lambda model: {"model": str(model)}, start_process=start, pixels=torch.float32, **settings
@@ -55,7 +58,7 @@ def make_server(hall: Hall, **options: Any) -> VllmServer:
 
 
 def make_transfer(server: VllmServer, **options: Any) -> BroadcastTransfer:
-    settings = {"dtype": None, "join_timeout_s": 20.0, "timeout_s": 20.0, **options}
+    settings = {"dtype": None, "join_timeout_s": 300.0, "timeout_s": PATIENCE_S, **options}
     return BroadcastTransfer(server, MODEL, dict, device=torch.device("cpu"), **settings)
 
 
@@ -116,14 +119,14 @@ def test_numbers_are_sent_in_the_precision_of_the_sampler(hall):
     server.close()
 
 
-@pytest.mark.parametrize(("fate", "timeout_s"), [("dies", 20.0), ("freezes", 2.0)], ids=["dies", "freezes"])
+@pytest.mark.parametrize(("fate", "timeout_s"), [("dies", PATIENCE_S), ("freezes", 10.0)], ids=["dies", "freezes"])
 def test_a_server_that_is_lost_amid_a_transfer_is_started_again_and_gets_all_weights(hall, fate, timeout_s):
     hall.fates = [fate]
     server = make_server(hall, request_timeout_s=timeout_s)
     sampler = make_sampler(server, timeout_s=timeout_s)
     start = time.monotonic()
     assert sampler.generate(REQUESTS, temperature=1.0) == expected(7)
-    assert time.monotonic() - start < 15
+    assert time.monotonic() - start < SOON_S
     assert len(hall.servers) == 2
     assert not hall.servers[0].transfers
     assert len(hall.servers[1].transfers) == 1
@@ -146,7 +149,7 @@ def test_workers_that_outlive_their_server_do_not_keep_the_sender_waiting(hall):
     sampler.load({"large": torch.zeros(3_000_000), "number": torch.tensor(7.0)}, 5)
     start = time.monotonic()
     assert sampler.generate(REQUESTS, temperature=1.0) == expected(7)
-    assert time.monotonic() - start < 15
+    assert time.monotonic() - start < SOON_S
     sampler.close()
 
 
@@ -159,7 +162,7 @@ def test_workers_that_cannot_use_what_they_get_say_why(hall):
     start = time.monotonic()
     with pytest.raises(SamplerDown, match=r"HTTP 500.*a tensor does not fit"):
         transfer.give()
-    assert time.monotonic() - start < 10, "it waited for a worker that was no longer there"
+    assert time.monotonic() - start < SOON_S, "it waited for a worker that was no longer there"
     server.close()
 
 
@@ -167,7 +170,7 @@ def test_a_worker_that_never_joins_is_given_up_in_time(hall):
     over = threading.Event()
 
     def intercept(path: str, body: Any) -> Any:
-        return over.wait(20) and None if body and body.get("method") == "receive_weights" else None
+        return over.wait(PATIENCE_S) and None if body and body.get("method") == "receive_weights" else None
 
     running = ReceivingVllm(0, intercept=intercept)
     hall.servers.append(running)

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import random
 import re
 import signal
 import socket
@@ -17,6 +18,8 @@ _ALWAYS = {"VLLM_SERVER_DEV_MODE": "1", "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1",
 """New weights and adapters while it runs; nothing is told to anyone."""
 _CAUSE = re.compile(r"\b\w*(?:Error|Exception): .+")
 _TAIL_LINES = 15
+_PORTS = range(10_000, 32_000)
+"""Below those that Linux and other systems deal out."""
 
 
 class ServerProcess:
@@ -85,7 +88,11 @@ class ServerProcess:
 
 
 def free_port() -> int:
-    """Return a port of the loopback interface that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """Return a port of the loopback interface that nobody listens on, and that the kernel hands to nobody.
+
+    vLLM binds it seconds later; one of the range that the kernel deals out could be gone by then.
+    """
+    for port in random.SystemRandom().sample(_PORTS, len(_PORTS)):
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
+    raise ConfigError(f"ports {_PORTS.start} to {_PORTS.stop - 1} of this machine are all taken; free some.")
