@@ -119,7 +119,9 @@ def test_numbers_are_sent_in_the_precision_of_the_sampler(hall):
     server.close()
 
 
-@pytest.mark.parametrize(("fate", "timeout_s"), [("dies", PATIENCE_S), ("freezes", 10.0)], ids=["dies", "freezes"])
+@pytest.mark.parametrize(
+    ("fate", "timeout_s"), [("dies", PATIENCE_S), ("freezes", 10.0)], ids=["dies", "freezes"]
+)
 def test_a_server_that_is_lost_amid_a_transfer_is_started_again_and_gets_all_weights(hall, fate, timeout_s):
     hall.fates = [fate]
     server = make_server(hall, request_timeout_s=timeout_s)
