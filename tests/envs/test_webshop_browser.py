@@ -5,7 +5,10 @@ import gc
 import pickle
 import random
 import shutil
+import subprocess
+import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -14,6 +17,7 @@ import numpy as np
 import pytest
 from webshop_shop import PRODUCTS
 
+from child_process import running
 from istar_envs.errors import EnvError, MissingAsset, ResetNeeded
 from istar_envs.webshop.browser import WebShopBrowserEnv
 from istar_envs.webshop.build import build_store
@@ -193,6 +197,32 @@ def test_nothing_is_left_after_close_or_garbage_collection(store):
             gc.collect()
         assert process.poll() is not None
         assert not profile.exists()
+
+
+def test_a_browser_ends_with_its_process_even_if_that_is_killed():
+    code = (
+        "from istar_envs.webshop.chromium import Chromium; "
+        "browser = Chromium(); print(browser.profile, flush=True); input()"
+    )
+    with running(code, stdin=subprocess.PIPE) as process:
+        profile = process.stdout.readline().strip()
+        assert users_of(profile)
+        process.kill()
+        end = time.monotonic() + 60
+        while users_of(profile):
+            assert time.monotonic() < end, "its processes live on"
+            time.sleep(0.05)
+    shutil.rmtree(profile)
+
+
+def users_of(profile: str) -> list[str]:
+    """Return the processes that were started with a profile."""
+    found = []
+    for command in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            if f"--user-data-dir={profile}".encode() in command.read_bytes():
+                found.append(command.parent.name)
+    return found
 
 
 def test_steps_need_a_reset(store):

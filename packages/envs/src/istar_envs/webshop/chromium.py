@@ -47,7 +47,10 @@ _FLAGS: Final = (
     "--disable-component-update",
     "--disable-sync",
     "--hide-scrollbars",
+    "--disable-partial-raster",
+    "--disable-checker-imaging",
 )
+"""The last two draw pages as a whole: drawn in parts as it comes, the same page can differ by some pixels."""
 _STILL: Final = [
     {"name": "prefers-color-scheme", "value": "light"},
     {"name": "prefers-reduced-motion", "value": "reduce"},
@@ -55,12 +58,26 @@ _STILL: Final = [
 _TRIES: Final = 100
 """How often a profile is removed in which dying processes still write."""
 
+_LEASH: Final = """
+exec 3<&0
+{ read -r _ <&3; kill -KILL 0; } &
+exec "$0" "$@" 3<&-
+"""
+"""Runs a program, and ends its process group when standard input ends, which Selenium holds open."""
+
 _HAS_ARRIVED: Final = "return !window.isLeft && document.readyState === 'complete'"
+_LEAVE: Final = """
+const [done] = arguments;
+requestAnimationFrame(() => { document.activeElement?.blur(); done(); });
+"""
+"""Leaves the box that has the cursor; a page gives it to one that asks for it before its next frame."""
 _HINT: Final = 'On Debian and Ubuntu: "apt-get install chromium chromium-driver".'
 
 
 class Chromium:
     """One browser process with a profile of its own; gone on ``close``, garbage collection and exit.
+
+    It ends with this process even if that is killed; only its profile is left then.
 
     Args:
         binary: Path of the browser; None looks for ``BINARIES`` on the PATH.
@@ -85,7 +102,7 @@ class Chromium:
         for flag in (*_FLAGS, f"--user-data-dir={self.profile}", f"--window-size={width},{height}"):
             options.add_argument(flag)
         try:
-            self.driver = Chrome(options=options, service=Service(chromedriver))
+            self.driver = Chrome(options=options, service=_Leashed(chromedriver))
         except WebDriverException as error:
             shutil.rmtree(self.profile, ignore_errors=True)
             raise EnvError(f"{browser} does not start: {error.msg} (Chromium). {_HINT}") from error
@@ -147,7 +164,7 @@ class Chromium:
     def picture(self) -> NDArray[np.uint8]:
         """Return the upper part of the page as seen, uint8[height, width, 3], without cursor and pointer."""
         with _told():
-            self.driver.execute_script("document.activeElement?.blur()")
+            self.driver.execute_async_script(_LEAVE)
             self._command("Input.dispatchMouseEvent", type="mouseMoved", x=0, y=0)
             png = self.driver.get_screenshot_as_png()
         with Image.open(io.BytesIO(png)) as image:
@@ -173,6 +190,18 @@ class Chromium:
 
     def _command(self, name: str, **arguments: Any) -> None:
         self.driver.execute_cdp_cmd(name, arguments)
+
+
+class _Leashed(Service):
+    """A chromedriver that ends with this process, however that ends, and its browser with it."""
+
+    def __init__(self, chromedriver: str) -> None:
+        super().__init__(popen_kw={"start_new_session": True})
+        self.path = "/bin/sh"
+        self._chromedriver = chromedriver
+
+    def command_line_args(self) -> list[str]:
+        return ["-c", _LEASH, self._chromedriver, *super().command_line_args()]
 
 
 def find(what: str, names: tuple[str, ...]) -> str:
