@@ -28,22 +28,15 @@ from istar_trainer.progress import Progress
 from istar_trainer.sampler import Request
 from istar_trainer.setup import Run
 from istar_trainer.tiny import init_tiny
-from istar_trainer.vllm.build import make_vllm_sampler, text_logprobs
+from istar_trainer.vllm.build import text_logprobs
 from istar_trainer.vllm.server import VllmServer
 from istar_trainer.weights import load_model
-from made_environment import made_by
+from small_vllm import SMALL, small_sampler
 from tiny_run import tiny_tree
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.usefixtures("_restore_torch")]
-SMALL = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"}
 BF16_MEAN, BF16_MAX = 0.03, 0.3
 """|Δ logprob| in nats that bf16 explains; 0.010 and 0.055 were measured."""
-
-
-@pytest.fixture(scope="module")
-def python() -> Path:
-    """An interpreter with vLLM."""
-    return made_by("make_vllm_venv.sh", ".venv-vllm")
 
 
 def tree(run_dir: Path, **sampler: Any) -> dict[str, Any]:
@@ -151,16 +144,7 @@ def test_an_adapter_is_loaded_beside_its_base(tmp_path, python):
     model = Backbone(
         base, LoraConfig(rank=3, alpha=24, target_modules=("q_proj", "v_proj")), seed=0
     ).adapted()
-    sampler = make_vllm_sampler(
-        VllmSamplerConfig(python=python, env=SMALL, dtype="float32"),
-        model,
-        path,
-        tmp_path / "run",
-        weights=model.state_dict,
-        eos_token_id=tokenizer.eos_token_id,
-        max_prompt_tokens=64,
-        max_new_tokens=8,
-    )
+    sampler = small_sampler(model, tokenizer, path, tmp_path / "run", python=python, env=SMALL)
     requests = [Request(list(range(5, 30)), seed) for seed in range(8)]
     noise = torch.Generator().manual_seed(0)
     try:

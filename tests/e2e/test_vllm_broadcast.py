@@ -17,7 +17,6 @@ import pytest
 import torch
 
 from istar_trainer.config import EnvConfig
-from istar_trainer.config_sampler import VllmSamplerConfig
 from istar_trainer.factories import make_env
 from istar_trainer.pipeline import run_training
 from istar_trainer.progress import Progress
@@ -25,22 +24,15 @@ from istar_trainer.sampler import Request
 from istar_trainer.setup import Run
 from istar_trainer.tiny import init_tiny
 from istar_trainer.vllm import broadcast
-from istar_trainer.vllm.build import make_vllm_sampler, text_logprobs
+from istar_trainer.vllm.build import text_logprobs
 from istar_trainer.vllm.process import free_port
 from istar_trainer.vllm.served import istar_receiver
 from istar_trainer.weights import load_model
-from made_environment import made_by
 from same_run import assert_same_run, lines_of
+from small_vllm import SMALL, small_sampler
 from tiny_run import tiny_config
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.usefixtures("_restore_torch")]
-SMALL = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"}
-
-
-@pytest.fixture(scope="module")
-def python() -> Path:
-    """An interpreter with vLLM."""
-    return made_by("make_vllm_venv.sh", ".venv-vllm")
 
 
 @contextmanager
@@ -140,16 +132,7 @@ def test_all_workers_of_a_server_that_runs_already_follow_one_run_and_the_next(t
     before = text_logprobs(model, range(5, 30))
     with served(python, path, folder) as url:
         for _ in range(2):
-            sampler = make_vllm_sampler(
-                VllmSamplerConfig(url=url, dtype="float32", transfer="broadcast"),
-                model,
-                path,
-                tmp_path / "run",
-                weights=model.state_dict,
-                eos_token_id=tokenizer.eos_token_id,
-                max_prompt_tokens=64,
-                max_new_tokens=8,
-            )
+            sampler = small_sampler(model, tokenizer, path, tmp_path / "run", url=url, transfer="broadcast")
             for snapshot_id in (1, 2):
                 with torch.no_grad():
                     for parameter in model.parameters():

@@ -17,28 +17,20 @@ import torch
 import seeing_run
 from istar_trainer.config import EnvConfig, RunConfig
 from istar_trainer.config_lora import LoraConfig
-from istar_trainer.config_sampler import VllmSamplerConfig
 from istar_trainer.factories import make_env
 from istar_trainer.lora import Backbone
 from istar_trainer.pictures import PlacedPicture, reader_of
 from istar_trainer.sampler import Request
 from istar_trainer.tiny import init_tiny
-from istar_trainer.vllm.build import make_vllm_sampler, text_logprobs
+from istar_trainer.vllm.build import text_logprobs
 from istar_trainer.weights import load_model
-from made_environment import made_by
+from small_vllm import SMALL, small_sampler
 from vision_models import older_class
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.usefixtures("_restore_torch")]
-SMALL = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"}
 SERVED = {"mode": "server", "env": SMALL}
 BF16_MEAN, BF16_MAX = 0.01, 0.04
 """|Δ logprob| in nats that bf16 explains; 0.003 and 0.014 were measured."""
-
-
-@pytest.fixture(scope="module")
-def python() -> Path:
-    """An interpreter with vLLM."""
-    return made_by("make_vllm_venv.sh", ".venv-vllm")
 
 
 def tree(run_dir: Path, *, window: int | None, dtype: str = "float32", **sampler: Any) -> dict[str, Any]:
@@ -126,16 +118,7 @@ def test_an_adapter_on_the_vision_tower_is_loaded_too(tmp_path, python, kind):
     shown = (PlacedPicture(reader.read(pixels), 1),)
     ids = [5, *[reader.token_id] * 6, 6, 7, 8]
     model = Backbone(base, LoraConfig(rank=3, alpha=24), seed=0).adapted()
-    sampler = make_vllm_sampler(
-        VllmSamplerConfig(python=python, env=SMALL, dtype="float32"),
-        model,
-        path,
-        tmp_path / "run",
-        weights=model.state_dict,
-        eos_token_id=tokenizer.eos_token_id,
-        max_prompt_tokens=64,
-        max_new_tokens=8,
-    )
+    sampler = small_sampler(model, tokenizer, path, tmp_path / "run", python=python, env=SMALL)
     noise = torch.Generator().manual_seed(0)
     before = text_logprobs(model, ids, shown)
     try:
